@@ -19,7 +19,7 @@ class Message(Struct, frozen=True):
 
 def encode_message(headers: Mapping[str, HeaderValue], payload: bytes = b"") -> bytes:
     """Return one encoded message. Raises LocalMisuse if the format cannot represent it."""
-    return eventstream._seal(pack_headers(headers), payload)
+    return eventstream._encode_message(pack_headers(headers), payload)
 
 
 def decode_message(raw: bytes) -> Message:

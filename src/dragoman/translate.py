@@ -169,8 +169,8 @@ def plan(
     tidy = asked.messages  # every reader returns the canonical form
     altered, noted, finds_calls = False, 0, False
     features: Features | None = None  # None: not computed since the last change
-    way = _way(client, upstream, sent.model, settings)
-    for each in way.filters:
+    pipeline = _pipeline(client, upstream, sent.model, settings)
+    for each in pipeline.filters:
         if each.answers is not None:
             makers.append(each.answers)
         if each.applies_to is not None:
@@ -192,12 +192,12 @@ def plan(
             finds_calls = finds_calls or isinstance(each, filters.RawTools)
     if has_content and not (sent.messages or sent.system):
         raise Unrepresentable(_NO_QUESTION, at="messages")
-    passes = not altered and not settings.reads_responses and way.same_wire
-    ways = passes, finds_calls, passes and not notes, way.same_wire, way.keeps_frames, way.traits
-    return Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings, *ways)
+    passes = not altered and not settings.reads_responses and pipeline.same_wire
+    rest = passes and not notes, pipeline.same_wire, pipeline.keeps_frames, pipeline.traits
+    return Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings, passes, finds_calls, *rest)
 
 
-class _Way(Struct, frozen=True):
+class _Pipeline(Struct, frozen=True):
     """The parts that all plans of one pair of dialects share, for one model and the same settings."""
 
     filters: tuple[Filter, ...]  # they keep no state of a request
@@ -206,7 +206,7 @@ class _Way(Struct, frozen=True):
     traits: frozenset[Trait]
 
 
-def _made_way(client: Dialect, upstream: Dialect, model: str, settings: TranslationSettings) -> _Way:
+def _make_pipeline(client: Dialect, upstream: Dialect, model: str, settings: TranslationSettings) -> _Pipeline:
     codec = upstream.codec
     pair = Pair(
         client.codec.capabilities(model),
@@ -222,17 +222,17 @@ def _made_way(client: Dialect, upstream: Dialect, model: str, settings: Translat
     # A filter may hold back a block that an earlier frame has announced: the announcement would be wrong.
     announces = settings.reads_responses and "announces" in pair.upstream.traits
     keeps_frames = same_wire and not settings.repair and not announces
-    return _Way((*_placed(shared, codec.quirks(model)), *last), same_wire, keeps_frames, pair.upstream.traits)
+    return _Pipeline((*_placed(shared, codec.quirks(model)), *last), same_wire, keeps_frames, pair.upstream.traits)
 
 
-_kept_way = lru_cache(maxsize=256)(_made_way)
+_cached_pipeline = lru_cache(maxsize=256)(_make_pipeline)
 
 
-def _way(client: Dialect, upstream: Dialect, model: str, settings: TranslationSettings) -> _Way:
+def _pipeline(client: Dialect, upstream: Dialect, model: str, settings: TranslationSettings) -> _Pipeline:
     try:
-        return _kept_way(client, upstream, model, settings)
+        return _cached_pipeline(client, upstream, model, settings)
     except TypeError:  # a third-party dialect that cannot be hashed
-        return _made_way(client, upstream, model, settings)
+        return _make_pipeline(client, upstream, model, settings)
 
 
 def _placed(shared: Sequence[Filter], quirks: Sequence[Filter]) -> Iterator[Filter]:

@@ -25,7 +25,7 @@ DIALECTS = sorted(registry.names())
 
 
 class Called(Filter):
-    """A filter that is always called. It fails if the call was needless and did something all the same."""
+    """A filter that is always called. It fails if a call that a plan would skip changes something."""
 
     def __init__(self, inner: Filter) -> None:
         self.inner, self.name, self.answers = inner, inner.name, inner.answers
@@ -51,9 +51,9 @@ def outcome(client: str, upstream: str, conversation: Conversation, settings: tr
     return made.translated, made.notes, len(made.response_filters)
 
 
-def all_called(*pair: Any) -> translate._Way:
-    way = translate._made_way(*pair)
-    return structs.replace(way, filters=tuple(map(Called, way.filters)))
+def all_called(*pair: Any) -> translate._Pipeline:
+    pipeline = translate._make_pipeline(*pair)
+    return structs.replace(pipeline, filters=tuple(map(Called, pipeline.filters)))
 
 
 @given(
@@ -66,7 +66,7 @@ def test_a_filter_that_is_not_called_would_have_changed_nothing(
     conversation: Conversation, client: str, upstream: str, settings: translate.TranslationSettings
 ) -> None:
     expected = outcome(client, upstream, conversation, settings)
-    with patch.object(translate, "_kept_way", all_called):
+    with patch.object(translate, "_cached_pipeline", all_called):
         outcome(client, upstream, conversation, settings)
     assert outcome(client, upstream, conversation, settings) == expected
 
@@ -85,25 +85,25 @@ def test_every_kind_of_block_has_its_feature() -> None:
     settings=translation_settings,
     data=st.data(),
 )
-def test_an_answer_half_that_is_not_fed_would_have_changed_nothing(
+def test_a_response_filter_that_is_not_fed_would_have_changed_nothing(
     events: Events, client: str, upstream: str, settings: translate.TranslationSettings, data: st.DataObject
 ) -> None:
     made = plan(registry.get(client), registry.get(upstream), make_request("kimi-k2", thinks=True), settings=settings)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(events)), max_size=len(events))))
     frames = [events[start:end] for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True)]
-    ways = ResponseFilters(made, BlockKeys.after(events))
-    told = tuple(event for frame in frames for event in ways.feed(frame))
-    notes, every = _fed_everything(made, events, frames)
-    assert (told, list(ways.notes)) == (every, list(notes))
+    response_filters = ResponseFilters(made, BlockKeys.after(events))
+    produced = tuple(event for frame in frames for event in response_filters.feed(frame))
+    notes, expected = _feed_all_filters(made, events, frames)
+    assert (produced, list(response_filters.notes)) == (expected, list(notes))
 
 
-def _fed_everything(made: Plan, events: Events, frames: list[Events]) -> tuple[Notes, Events]:
+def _feed_all_filters(made: Plan, events: Events, frames: list[Events]) -> tuple[Notes, Events]:
     keys, notes = BlockKeys.after(events), Notes(most=1000)
-    backs = [make(notes, keys) for make in reversed(made.response_filters)]
-    told: list[Any] = []
+    response_filters = [make(notes, keys) for make in reversed(made.response_filters)]
+    produced: list[Any] = []
     for frame in frames:
         changed = frame
-        for back in backs:
-            changed = back.feed(changed)
-        told += changed
-    return notes, tuple(told)
+        for each in response_filters:
+            changed = each.feed(changed)
+        produced += changed
+    return notes, tuple(produced)

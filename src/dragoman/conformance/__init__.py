@@ -1,6 +1,6 @@
-"""The kit every dialect must pass: the laws, as functions over a dialect and a value, and samples to try them on.
+"""The conformance kit that every dialect must pass: laws of translation, and samples to test them with.
 
-`python -m dragoman.conformance NAME` runs every law on every sample; tests feed the same laws with generated values.
+`python -m dragoman.conformance NAME` runs every law on every sample. Tests run the same laws on generated values.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The laws of translation, each a function that returns if it holds and raises Broken if not.
+"""The laws of translation. Each is a function that returns if the law holds, and raises LawBroken if not.
 
-"fit" is `translate.plan`. The numbers are those of ARCHITECTURE.md.
+The numbers in the docstrings are those of ARCHITECTURE.md. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from dragoman.response_stream import ResponseFilters, ResponseTranslator, assemb
 from dragoman.translate import Plan, plan
 from dragoman.wire import jsonio
 
-# --- when two canonical values say the same, whatever their spelling
+# --- comparison of canonical values; different spellings of the same value are equal
 
 
 ReplySummary: TypeAlias = tuple[tuple[str, str, tuple[tuple[str, str, bytes], ...]], ...]
 
 
 def arguments_value(call: ToolCall) -> bytes:
-    """Arguments as a JSON value: empty is an empty object, and spelling does not count."""
+    """Return the arguments in one normal spelling; empty arguments are an empty object."""
     try:
         return jsonio.encode(jsonio.decode(call.arguments or "{}")) if call.form == "json" else call.arguments.encode()
     except jsonio.JsonError:
@@ -40,21 +40,22 @@ def arguments_value(call: ToolCall) -> bytes:
 
 
 def normalize_spelling(conversation: Conversation) -> Conversation:
-    """The conversation with every spelling settled, so that `==` asks whether two say the same."""
+    """Return the conversation in one normal spelling, so that `==` compares the meaning."""
     messages = tuple(
-        structs.replace(message, blocks=tuple(map(_alike_block, message.blocks))) for message in conversation.messages
+        structs.replace(message, blocks=tuple(map(_normalize_block, message.blocks)))
+        for message in conversation.messages
     )
     return structs.replace(conversation, messages=messages, estimated_tokens=None)
 
 
-def _alike_block(block: Block) -> Block:
+def _normalize_block(block: Block) -> Block:
     if not isinstance(block, ToolCall):
         return block
     return structs.replace(block, arguments=arguments_value(block).decode("utf-8", "surrogatepass"))
 
 
 def summarize_reply(reply: Reply) -> ReplySummary:
-    """What must never be lost: text, reasoning, and every call, for each choice."""
+    """Return what must never be lost of each choice: text, reasoning, and every call."""
     return tuple(
         (
             "".join(block.text for block in choice.blocks if isinstance(block, Text)),
@@ -65,30 +66,30 @@ def summarize_reply(reply: Reply) -> ReplySummary:
     )
 
 
-EMPTY_REQUEST = Conversation("", ())  # an unknown request
+EMPTY_REQUEST = Conversation("", ())  # for replies whose request does not matter
 
 
 class LawBroken(AssertionError):
-    """A law that does not hold, with what it was tried on."""
+    """A law does not hold. The message has the law and the values."""
 
 
 def fixed_environment() -> Environment:
-    """A world in which nothing is random: ids count, and it is always the same moment."""
+    """Return an environment without randomness: ids are counted, and the time is constant."""
     counter = itertools.count(1)
     return Environment(new_id=lambda prefix: f"{prefix}{next(counter):04d}", now=lambda: 1_780_000_000)
 
 
-def _hold(truth: bool, law: str, *evidence: object) -> None:
-    if not truth:
+def _require(holds: bool, law: str, *evidence: object) -> None:
+    if not holds:
         raise LawBroken(f"{law}\n" + "\n".join(f"  {each!r}" for each in evidence))
 
 
-def try_plan(client: Dialect, upstream: Dialect, asked: Conversation) -> Plan | None:
-    """The plan, or None where there is nothing to say or the target's own clear refusal is the answer."""
-    if not asked.messages and not asked.system:
+def try_plan(client: Dialect, upstream: Dialect, conversation: Conversation) -> Plan | None:
+    """Return the plan, or None if the conversation is empty or the target cannot represent it."""
+    if not conversation.messages and not conversation.system:
         return None
     try:
-        return plan(client, upstream, asked)
+        return plan(client, upstream, conversation)
     except Unrepresentable:
         return None
 
@@ -96,61 +97,75 @@ def try_plan(client: Dialect, upstream: Dialect, asked: Conversation) -> Plan | 
 # --- requests
 
 
-def planning_is_idempotent(client: Dialect, upstream: Dialect, asked: Conversation) -> None:
-    """1. Fitting settles: a second run changes nothing and notes nothing."""
-    first = try_plan(client, upstream, asked)
+def planning_is_idempotent(client: Dialect, upstream: Dialect, conversation: Conversation) -> None:
+    """1. Planning is idempotent: a second run changes nothing and adds no note."""
+    first = try_plan(client, upstream, conversation)
     if first is None:
         return
     again = plan(client, upstream, first.translated)
-    _hold(again.translated == first.translated, "fitting twice is not fitting once", first.translated, again.translated)
-    _hold(not again.notes, "a second fitting noted something", again.notes)
-
-
-def notes_tell_changes(client: Dialect, upstream: Dialect, asked: Conversation) -> None:
-    """2. No note without a change, no change without a note."""
-    made = try_plan(client, upstream, asked)
-    if made is None:
-        return
-    sent, given = (
-        jsonio.encode(_without(normalize_spelling(each), "at", spelt=False)) for each in (made.translated, asked)
+    _require(
+        again.translated == first.translated,
+        "a second planning changed the conversation",
+        first.translated,
+        again.translated,
     )
-    _hold((sent == given) != bool(made.notes), "notes and changes disagree", made.notes, asked, made.translated)
+    _require(not again.notes, "a second planning added notes", again.notes)
 
 
-def plans_break_no_rule(client: Dialect, upstream: Dialect, asked: Conversation) -> None:
-    """3. What fits breaks no rule of the dialect."""
-    made = try_plan(client, upstream, asked)
-    if made is not None:
-        breaches = upstream.codec.breaches(made.call())
-        _hold(not breaches, f"what fits breaks rules of {upstream.name}", breaches, made.translated)
-
-
-def codec_is_exact(client: Dialect, upstream: Dialect, asked: Conversation) -> None:
-    """4. On what fits the codec is exact: what it renders it reads as the same."""
-    made = try_plan(client, upstream, asked)
-    if made is None:
+def notes_match_changes(client: Dialect, upstream: Dialect, conversation: Conversation) -> None:
+    """2. There is a note if and only if something changed."""
+    planned = try_plan(client, upstream, conversation)
+    if planned is None:
         return
-    call = upstream.binding.match(upstream.binding.wrap(made.call()))
-    _hold(call is not None, "a binding does not match what it wrapped", made.call())
+    translated, original = (
+        jsonio.encode(_without(normalize_spelling(each), "at", spelt=False))
+        for each in (planned.translated, conversation)
+    )
+    _require(
+        (translated == original) != bool(planned.notes),
+        "notes and changes disagree",
+        planned.notes,
+        conversation,
+        planned.translated,
+    )
+
+
+def plans_break_no_rule(client: Dialect, upstream: Dialect, conversation: Conversation) -> None:
+    """3. A planned request breaks no rule of the upstream dialect."""
+    planned = try_plan(client, upstream, conversation)
+    if planned is not None:
+        breaches = upstream.codec.breaches(planned.call())
+        _require(not breaches, f"the planned request breaks rules of {upstream.name}", breaches, planned.translated)
+
+
+def codec_is_exact(client: Dialect, upstream: Dialect, conversation: Conversation) -> None:
+    """4. The codec is exact for planned requests: it reads back what it wrote."""
+    planned = try_plan(client, upstream, conversation)
+    if planned is None:
+        return
+    call = upstream.binding.match(upstream.binding.wrap(planned.call()))
+    _require(call is not None, "a binding does not match the request that it wrapped", planned.call())
     if call is not None:
         read = upstream.codec.parse_request(call)
         same = _without(normalize_spelling(read), "at", "spelling") == _without(
-            normalize_spelling(made.translated), "at", "spelling"
+            normalize_spelling(planned.translated), "at", "spelling"
         )
-        _hold(same, f"{upstream.name} reads what it wrote otherwise", made.translated, read)
+        _require(same, f"{upstream.name} reads its own request differently", planned.translated, read)
 
 
-def prefix_is_stable(client: Dialect, upstream: Dialect, asked: Conversation, more: Sequence[Message]) -> None:
-    """6. Appending turns after a user turn keeps the fitted messages as a prefix, so that prompt caches stay warm."""
-    if not asked.messages or asked.messages[-1].role != "user" or not more or more[0].role != "assistant":
+def prefix_is_stable(client: Dialect, upstream: Dialect, conversation: Conversation, more: Sequence[Message]) -> None:
+    """6. Turns appended after a user turn do not change the messages before them, so that prompt caches are used."""
+    if not conversation.messages or conversation.messages[-1].role != "user" or not more or more[0].role != "assistant":
         return
-    short = try_plan(client, upstream, asked)
-    long = try_plan(client, upstream, structs.replace(asked, messages=(*asked.messages, *more)))
+    short = try_plan(client, upstream, conversation)
+    long = try_plan(client, upstream, structs.replace(conversation, messages=(*conversation.messages, *more)))
     if short is None or long is None:
         return
-    kept = _without(long.translated.messages[: len(short.translated.messages)], "cache", "at")  # marks may move
-    _hold(
-        kept == _without(short.translated.messages, "cache", "at"),
+    prefix = _without(
+        long.translated.messages[: len(short.translated.messages)], "cache", "at"
+    )  # cache markers may move
+    _require(
+        prefix == _without(short.translated.messages, "cache", "at"),
         "an appended turn changed the turns before it",
         short.translated,
         long.translated,
@@ -158,69 +173,69 @@ def prefix_is_stable(client: Dialect, upstream: Dialect, asked: Conversation, mo
 
 
 def own_body_round_trips(dialect: Dialect, body: jsonio.Json) -> None:
-    """5. A dialect's own body comes back with every known and unknown field."""
+    """5. A body keeps every known and unknown field when its own dialect reads and writes it."""
     read = dialect.codec.parse_request(dialect.binding.unwrap(body))
     written = jsonio.decode(dialect.binding.wrap(dialect.codec.render_request(read)).body)
     again = dialect.codec.parse_request(dialect.binding.unwrap(written))
-    _hold(
+    _require(
         normalize_spelling(again) == normalize_spelling(read),
-        f"{dialect.name} loses something of its own body",
+        f"{dialect.name} lost a part of its own body",
         read,
         again,
     )
 
 
-# --- answers
+# --- responses
 
 
-def cuts_do_not_matter(made: Plan, data: bytes, cuts: Iterable[int]) -> None:
-    """7. Output bytes do not depend on how the input was cut, violations included."""
-    whole = ResponseTranslator(made, fixed_environment())
+def cuts_do_not_matter(planned: Plan, data: bytes, cuts: Iterable[int]) -> None:
+    """7. The output does not depend on the cuts of the input, also for invalid input."""
+    whole = ResponseTranslator(planned, fixed_environment())
     expected = whole.feed(data) + whole.close()
-    answer = ResponseTranslator(made, fixed_environment())
+    translator = ResponseTranslator(planned, fixed_environment())
     edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(data)}), len(data)]
     pieces = [data[start:end] for start, end in itertools.pairwise(edges)]
-    got = b"".join(map(answer.feed, pieces)) + answer.close()
-    _hold(got == expected, "the output depends on the cut", edges, expected, got)
+    got = b"".join(map(translator.feed, pieces)) + translator.close()
+    _require(got == expected, "the output depends on the cuts of the input", edges, expected, got)
 
 
 def nothing_is_lost_in_a_stream(client: Dialect, upstream: Dialect, events: Events) -> None:
-    """8 and 9. Streamed equals whole, the grammar is kept on the way, and text, reasoning and calls all arrive."""
-    made = plan(client, upstream, EMPTY_REQUEST)
-    told = ResponseFilters(made, BlockKeys.after(events)).feed(events)
-    check(told)
-    streamed = decode_events(client, encode_events(client, told))
+    """8 and 9. A stream and a whole reply have the same content, without loss, and events follow the grammar."""
+    planned = plan(client, upstream, EMPTY_REQUEST)
+    filtered = ResponseFilters(planned, BlockKeys.after(events)).feed(events)
+    check(filtered)
+    streamed = decode_events(client, encode_events(client, filtered))
     check(streamed)
-    if isinstance(told[-1], Failed) or isinstance(streamed[-1], Failed):
-        _hold(
-            type(told[-1]) is type(streamed[-1]),
-            "a failed stream came out as a good one, or the other way",
-            told,
+    if isinstance(filtered[-1], Failed) or isinstance(streamed[-1], Failed):
+        _require(
+            type(filtered[-1]) is type(streamed[-1]),
+            "a failed stream became a successful one, or the reverse",
+            filtered,
             streamed,
         )
         return
-    said, shown = assemble_reply(told), assemble_reply(_as_shown(told))
-    seen = summarize_reply(assemble_reply(streamed))
-    _hold(
-        seen in (summarize_reply(said), summarize_reply(shown)),
-        f"{client.name} lost something in a stream",
+    exact, shown = assemble_reply(filtered), assemble_reply(_as_shown(filtered))
+    summary = summarize_reply(assemble_reply(streamed))
+    _require(
+        summary in (summarize_reply(exact), summarize_reply(shown)),
+        f"{client.name} lost content in a stream",
         shown,
         assemble_reply(streamed),
     )
-    wanted = assemble_client_reply(made, told, Notes())
+    expected = assemble_client_reply(planned, filtered, Notes())
     whole = client.codec.parse_reply(
-        client.codec.render_reply(wanted, EMPTY_REQUEST, fixed_environment()), EMPTY_REQUEST
+        client.codec.render_reply(expected, EMPTY_REQUEST, fixed_environment()), EMPTY_REQUEST
     )
-    _hold(
-        summarize_reply(whole) == summarize_reply(wanted),
-        f"{client.name} lost something in a whole reply",
-        wanted,
+    _require(
+        summarize_reply(whole) == summarize_reply(expected),
+        f"{client.name} lost content in a whole reply",
+        expected,
         whole,
     )
 
 
 def _as_shown(events: Events) -> Events:
-    """The events as most streams show them: they have no way to say that a block's end never came.
+    """Return the events as most streams can express them: every block end is a normal one.
 
     See docs/decisions/answers.md#d7.
     """
@@ -228,17 +243,17 @@ def _as_shown(events: Events) -> Events:
 
 
 def unchanged_frames_pass_verbatim(dialect: Dialect, events: Events) -> None:
-    """10. Within one dialect, a stream in which nothing changes is passed on byte for byte."""
+    """10. Within one dialect, an unchanged stream is passed on byte for byte."""
     data = encode_events(
         dialect, ResponseFilters(plan(dialect, dialect, EMPTY_REQUEST), BlockKeys.after(events)).feed(events)
     )
-    answer = ResponseTranslator(plan(dialect, dialect, EMPTY_REQUEST), fixed_environment())
-    got = answer.feed(data) + answer.close()
-    _hold(got == data, f"{dialect.name} to itself changed a stream", data, got)
+    translator = ResponseTranslator(plan(dialect, dialect, EMPTY_REQUEST), fixed_environment())
+    got = translator.feed(data) + translator.close()
+    _require(got == data, f"{dialect.name} changed a stream of its own dialect", data, got)
 
 
 def only_own_errors(dialect: Dialect, data: bytes) -> None:
-    """11. Arbitrary bytes raise only our errors, and a stream of them ends by the grammar."""
+    """11. Arbitrary bytes raise only errors of Dragoman, and their events follow the grammar."""
     check(decode_events(dialect, data))
     for read in (
         lambda: dialect.codec.parse_reply(data, EMPTY_REQUEST),
@@ -249,11 +264,13 @@ def only_own_errors(dialect: Dialect, data: bytes) -> None:
 
 
 def encode_events(dialect: Dialect, events: Events) -> bytes:
+    """Return the response stream of these events."""
     encoder = dialect.codec.encoder(EMPTY_REQUEST, fixed_environment())
     return b"".join(dialect.binding.encode_frame(payload) for payload in encoder.feed(events))
 
 
 def decode_events(dialect: Dialect, data: bytes) -> Events:
+    """Return the events of a response stream."""
     reader = StreamReader(dialect.binding.frame_decoder(), dialect.codec.decoder(EMPTY_REQUEST, fixed_environment()))
     steps = [*reader.feed(data), *reader.close()]
     return tuple(event for step in steps for event in step.events)
@@ -267,9 +284,9 @@ def _json(data: bytes) -> jsonio.Json:
 
 
 def _without(value: object, *names: str, spelt: bool = True) -> jsonio.Json:
-    """A canonical value as JSON, without fields of these names at any depth.
+    """Return a canonical value as JSON, without fields of these names at any depth.
 
-    Unless `spelt`, also without the fields that only say how something was spelt.
+    Without `spelt`, also remove the extra fields that only record a spelling.
     """
 
     def strip(value: jsonio.Json) -> jsonio.Json:
@@ -280,17 +297,22 @@ def _without(value: object, *names: str, spelt: bool = True) -> jsonio.Json:
         if not spelt and value.keys() == {"family", "fields", "spelling"}:
             fields, spelling = value["fields"], value["spelling"]
             assert isinstance(fields, dict) and isinstance(spelling, list)
-            kept = {name: each for name, each in fields.items() if name not in spelling}
-            return {"family": value["family"], "fields": kept} if kept else None
+            others = {name: each for name, each in fields.items() if name not in spelling}
+            return {"family": value["family"], "fields": others} if others else None
         return {name: strip(each) for name, each in value.items() if name not in names}
 
     return strip(jsonio.decode(jsonio.encode(value)))
 
 
-# --- the kit
+# --- running the laws on the samples
 
 RequestLaw: TypeAlias = Callable[[Dialect, Dialect, Conversation], None]
-REQUEST_LAWS: tuple[RequestLaw, ...] = (planning_is_idempotent, notes_tell_changes, plans_break_no_rule, codec_is_exact)
+REQUEST_LAWS: tuple[RequestLaw, ...] = (
+    planning_is_idempotent,
+    notes_match_changes,
+    plans_break_no_rule,
+    codec_is_exact,
+)
 LAWS = (
     *REQUEST_LAWS,
     own_body_round_trips,
@@ -303,7 +325,7 @@ LAWS = (
 
 
 def run(dialect: Dialect) -> tuple[int, list[str]]:
-    """Try every law on every sample, with every known dialect at the other end. Gives the count and the failures."""
+    """Run every law on every sample, paired with every dialect. Return the number of trials and the failures."""
     trials = list(_trials(dialect))
     failures = []
     for name, trial in trials:
@@ -316,11 +338,11 @@ def run(dialect: Dialect) -> tuple[int, list[str]]:
 
 def _trials(dialect: Dialect) -> Iterable[tuple[str, Callable[[], None]]]:
     others = [registry.get(name) for name in registry.names()]
-    for (title, asked), other in itertools.product(CONVERSATIONS.items(), others):
+    for (title, conversation), other in itertools.product(CONVERSATIONS.items(), others):
         for law in REQUEST_LAWS:
-            yield f"{law.__name__} {title} from {other.name}", lambda a=law, b=other, c=asked: a(b, dialect, c)  # type: ignore[misc]
+            yield f"{law.__name__} {title} from {other.name}", lambda a=law, b=other, c=conversation: a(b, dialect, c)  # type: ignore[misc]
     for title, events in STREAMS.items():
-        yield f"at home {title}", lambda e=events: unchanged_frames_pass_verbatim(dialect, e)  # type: ignore[misc]
+        yield f"same dialect {title}", lambda e=events: unchanged_frames_pass_verbatim(dialect, e)  # type: ignore[misc]
         data = encode_events(
             dialect, ResponseFilters(plan(dialect, dialect, EMPTY_REQUEST), BlockKeys.after(events)).feed(events)
         )

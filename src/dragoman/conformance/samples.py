@@ -1,4 +1,4 @@
-"""Conversations and streams that between them use every part of the model."""
+"""Sample conversations and streams, which together use every part of the canonical model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dragoman.model.conversation import (
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 _WEATHER = ToolSpec(
     "get_weather",
-    "Tell the weather.",
+    "Get the weather.",
     {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 )
 
@@ -66,7 +66,7 @@ CONVERSATIONS: dict[str, Conversation] = {
         (
             _user(Text("Go")),
             _assistant(ToolCall("bad id|x", "mcp.weather tool", "not json"), ToolCall("b", "get_weather")),
-            _user(ToolResult("bad id|x", ()), ToolResult("orphan", (Text("nobody asked"),))),
+            _user(ToolResult("bad id|x", ()), ToolResult("orphan", (Text("not requested"),))),
             _assistant(Text("  ")),
             _user(Text("and now?")),
         ),

@@ -1,9 +1,9 @@
-"""AWS event streams (`application/vnd.amazon.eventstream`): checked decoding of bytes cut anywhere, and the encoder.
+"""AWS event streams (`application/vnd.amazon.eventstream`): a decoder for bytes cut anywhere, and the encoder.
 
 A message is a prelude (total length, headers length, CRC of the two), headers, payload, and a CRC of all before it;
-integers are big-endian. Theory of operation: pieces are kept until there are as many bytes as the next step needs,
-twelve for a prelude and then the whole message, and are joined only then. Lengths are believed only after their CRC
-matched. Headers repeat from message to message, so what their bytes mean is remembered, within bounds.
+integers are big-endian. Theory of operation: the decoder buffers pieces until the next step has enough bytes (twelve
+for a prelude, then the whole message), and joins them only then. It uses lengths only after their CRC matches. Headers
+repeat from message to message, so the meaning of their bytes is cached, within bounds. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _PRELUDE = Layout(">III")
 _PRELUDE_SIZE = 12
 _LENGTHS = Layout(">II")
 _CRC = Layout(">I")
-_LONGEST_CACHED = 1024  # bytes of headers: larger ones would fill the cache
+_LONGEST_CACHED = 1024  # bytes of headers; larger ones would fill the cache
 
 
 class PreludeChecksumMismatch(BadFrame):
-    """The lengths do not match their CRC: what follows cannot be found."""
+    """The lengths do not match their CRC, so the next message cannot be located."""
 
 
 class MessageChecksumMismatch(BadFrame):
@@ -64,22 +64,22 @@ class HeaderTruncated(BadFrame):
 
 
 class UnknownHeaderType(BadFrame):
-    """A header value of a type that does not exist."""
+    """A header value has a type code that does not exist."""
 
 
 class DuplicateHeader(BadFrame):
-    """Two headers of one name."""
+    """Two headers have the same name."""
 
 
 class BadHeaderText(BadFrame):
-    """A header name that is empty, or text that is no UTF-8."""
+    """A header name is empty, or a header text is not UTF-8."""
 
 
 class UnknownMessageType(BadFrame):
-    """A `:message-type` other than event, exception and error, or a `:` header that is no string."""
+    """The `:message-type` is not event, exception or error, or a `:` header is not a string."""
 
 
-# --- header values. Integers keep their width, so that what was decoded encodes to the same bytes.
+# --- header values. Integers keep their width, so that decoded values encode to the same bytes.
 
 
 class Byte(int):
@@ -120,15 +120,15 @@ _CODES: dict[type, tuple[int, Layout]] = {make: (code, layout) for code, (layout
 
 
 class EventStreamDecoder(Struct, eq=False):
-    """Feed bytes cut anywhere; get frames. After an error the decoder stays failed."""
+    """Decodes bytes cut anywhere into frames. After an error the decoder stays failed."""
 
     held: int = 0  # see FrameDecoder
     _held: list[bytes] = []
-    _need: int = _PRELUDE_SIZE  # bytes, before which nothing can be done
+    _need: int = _PRELUDE_SIZE  # bytes that the next step requires
     _failed: BadFrame | None = None
 
     def feed(self, chunk: bytes) -> Iterable[Frame]:
-        """Take more bytes and give the frames they complete. Raises a BadFrame of this module, after those before it.
+        """Return the frames that these bytes complete. A bad one raises a BadFrame after those before it.
 
         The kind is the `:event-type`, `:exception-type` or `:error-code`; the last two set `error`. A message without
         `:message-type` is an event. An error without payload gets its `:error-message` as `{"message": …}`.
@@ -154,12 +154,12 @@ class EventStreamDecoder(Struct, eq=False):
                     break
                 raw = chunk[begin:end]
                 payload = raw[at:-4]
-                kind, instead, error, so_far = _cached_head(raw[:at]) if at <= _LONGEST_CACHED else _head(raw[:at])
-                if crc32(payload, so_far) != _CRC.unpack_from(raw, total - 4)[0]:
+                kind, default, error, checksum = _cached_head(raw[:at]) if at <= _LONGEST_CACHED else _head(raw[:at])
+                if crc32(payload, checksum) != _CRC.unpack_from(raw, total - 4)[0]:
                     raise MessageChecksumMismatch(f"a message of {total} bytes does not match its checksum")
-                if kind is None:  # no byte is broken, so the headers themselves are wrong: this raises
-                    kind, instead, error = _meaning(raw[_PRELUDE_SIZE:at])
-                frames.append(Frame(kind, payload or instead, raw, error))
+                if kind is None:  # the checksum matches, so the headers were sent malformed: this raises
+                    kind, default, error = _meaning(raw[_PRELUDE_SIZE:at])
+                frames.append(Frame(kind, payload or default, raw, error))
                 begin = end
         except BadFrame as failure:
             self._failed = failure
@@ -180,23 +180,24 @@ class EventStreamDecoder(Struct, eq=False):
 
 @lru_cache(256)
 def _prelude(prelude: bytes) -> tuple[int, int]:
-    """Check a prelude; give the message's length and where its payload begins. Lengths repeat, hence the cache."""
+    """Check a prelude; return the length of the message and the offset of its payload. Lengths repeat: cached."""
     total, headers, checksum = _PRELUDE.unpack(prelude)
     if crc32(prelude[:8]) != checksum:
-        raise PreludeChecksumMismatch("a message's lengths do not match their checksum")
+        raise PreludeChecksumMismatch("the lengths of a message do not match their checksum")
     if total < MIN_MESSAGE_SIZE:
-        raise LengthOutOfRange(f"a message of {total} bytes, shorter than {MIN_MESSAGE_SIZE}")
+        raise LengthOutOfRange(f"a message has {total} bytes, fewer than the minimum of {MIN_MESSAGE_SIZE}")
     if headers > MAX_HEADERS:
-        raise HeadersTooLong(f"{headers} bytes of headers, more than {MAX_HEADERS}")
+        raise HeadersTooLong(f"a message has {headers} bytes of headers, more than {MAX_HEADERS}")
     if headers > total - MIN_MESSAGE_SIZE:
-        raise HeadersOverrun(f"{headers} bytes of headers in a message of {total}")
+        raise HeadersOverrun(f"a message of {total} bytes announces {headers} bytes of headers")
     if total - MIN_MESSAGE_SIZE - headers > MAX_PAYLOAD:
-        raise PayloadTooLong(f"{total - MIN_MESSAGE_SIZE - headers} bytes of payload, more than {MAX_PAYLOAD}")
+        payload = total - MIN_MESSAGE_SIZE - headers
+        raise PayloadTooLong(f"a message has {payload} bytes of payload, more than {MAX_PAYLOAD}")
     return total, _PRELUDE_SIZE + headers
 
 
 def _head(head: bytes) -> tuple[str | None, bytes, bool, int]:
-    """Read prelude and headers: what they mean, with no kind if they are malformed, and the checksum up to there."""
+    """Return kind, default payload, error flag and running checksum of a head. The kind is None if it is malformed."""
     area = head[_PRELUDE_SIZE:]
     try:
         meaning = _cached_meaning(area) if len(area) <= _LONGEST_CACHED else _meaning(area)
@@ -206,13 +207,13 @@ def _head(head: bytes) -> tuple[str | None, bytes, bool, int]:
 
 
 def _meaning(area: bytes) -> tuple[str, bytes, bool]:
-    """Read headers as far as a frame needs them: its kind, what stands for an empty payload, whether it is an error."""
+    """Return what a frame needs of its headers: the kind, the payload if it is empty, whether it is an error."""
     headers = parse_headers(area)
 
     def text(name: str) -> str:
         value = headers.get(name, "")
         if not isinstance(value, str):
-            raise UnknownMessageType(f"header {name} is no string")
+            raise UnknownMessageType(f"header {name} is not a string")
         return value
 
     match text(":message-type"):
@@ -223,7 +224,7 @@ def _meaning(area: bytes) -> tuple[str, bytes, bool]:
         case "error":
             return text(":error-code"), b'{"message":%b}' % quote(text(":error-message")), True
         case unknown:
-            raise UnknownMessageType(f"message type {unknown!r}")
+            raise UnknownMessageType(f"unknown message type {unknown!r}")
 
 
 def parse_headers(area: bytes) -> Mapping[str, HeaderValue]:
@@ -234,19 +235,19 @@ def parse_headers(area: bytes) -> Mapping[str, HeaderValue]:
         size = area[at]
         name = _utf8(_take(area, at + 1, size))
         if not name:
-            raise BadHeaderText("a header without a name")
+            raise BadHeaderText("a header has no name")
         if name in headers:
-            raise DuplicateHeader(f"two headers named {name!r}")
+            raise DuplicateHeader(f"two headers are named {name!r}")
         headers[name], at = _value(area, at + 1 + size)
     return MappingProxyType(headers)
 
 
 _cached_meaning = lru_cache(256)(_meaning)
-_cached_head = lru_cache(512)(_head)  # of every length of payload, so one header area has many
+_cached_head = lru_cache(512)(_head)  # larger: the same headers appear with payloads of many lengths
 
 
 def _value(area: bytes, at: int) -> tuple[HeaderValue, int]:
-    """Parse one value, which begins with its type; give it and where it ends."""
+    """Parse one value, which starts with its type code; return it and the offset of its end."""
     code = _take(area, at, 1)[0]
     at += 1
     if code in (_TRUE, _FALSE):
@@ -260,12 +261,12 @@ def _value(area: bytes, at: int) -> tuple[HeaderValue, int]:
         return _utf8(value) if code == _STRING else value, at + 2 + size
     if code == _UUID:
         return UUID(bytes=_take(area, at, 16)), at + 16
-    raise UnknownHeaderType(f"header value of type {code}")
+    raise UnknownHeaderType(f"a header value has the unknown type {code}")
 
 
 def _take(area: bytes, at: int, size: int) -> bytes:
     if at + size > len(area):
-        raise HeaderTruncated(f"a header ends at byte {at + size} of {len(area)}")
+        raise HeaderTruncated(f"a header ends at byte {at + size}, but all headers have {len(area)} bytes")
     return area[at : at + size]
 
 
@@ -273,7 +274,7 @@ def _utf8(text: bytes) -> str:
     try:
         return str(text, "utf-8")
     except UnicodeDecodeError:
-        raise BadHeaderText(f"header text is no UTF-8: {text[:40]!r}") from None
+        raise BadHeaderText(f"header text is not UTF-8: {text[:40]!r}") from None
 
 
 # --- encoding
@@ -282,10 +283,10 @@ def _utf8(text: bytes) -> str:
 def encode_event(
     kind: bytes | str, payload: bytes, *, error: bool = False, content_type: str = "application/json"
 ) -> bytes:
-    """Write an event, or an exception if `error`, with the headers AWS sends, in its order. Raises LocalMisuse."""
-    # What is no UTF-8 becomes a surrogate, and is refused as one.
+    """Encode an event, or an exception if `error`, with the headers of AWS in their order. Raises LocalMisuse."""
+    # Invalid UTF-8 becomes a surrogate, which `_encode_text` refuses.
     name = kind if isinstance(kind, str) else str(kind, "utf-8", "surrogateescape")
-    return _seal(_event_headers(name, error, content_type), payload)
+    return _encode_message(_event_headers(name, error, content_type), payload)
 
 
 @lru_cache(256)
@@ -295,16 +296,16 @@ def _event_headers(kind: str, error: bool, content_type: str) -> bytes:
 
 
 def pack_headers(headers: Mapping[str, HeaderValue]) -> bytes:
-    """Write headers in their order. Raises LocalMisuse."""
+    """Encode headers in their order. Raises LocalMisuse."""
     parts: list[bytes] = []
     for name, value in headers.items():
-        spelt = _encoded(name, name)
-        if not 0 < len(spelt) <= 255:
-            raise LocalMisuse(f"a header name of {len(spelt)} bytes", at=name[:40])
-        parts += (bytes((len(spelt),)), spelt, _pack_value(name, value))
+        encoded = _encode_text(name, name)
+        if not 0 < len(encoded) <= 255:
+            raise LocalMisuse(f"a header name has {len(encoded)} bytes; 1 to 255 are allowed", at=name[:40])
+        parts += (bytes((len(encoded),)), encoded, _pack_value(name, value))
     area = b"".join(parts)
     if len(area) > MAX_HEADERS:
-        raise LocalMisuse(f"{len(area)} bytes of headers, more than {MAX_HEADERS}")
+        raise LocalMisuse(f"a message has {len(area)} bytes of headers, more than {MAX_HEADERS}")
     return area
 
 
@@ -314,27 +315,27 @@ def _pack_value(name: str, value: HeaderValue) -> bytes:
     if isinstance(value, UUID):
         return bytes((_UUID,)) + value.bytes
     if isinstance(value, (str, bytes)):
-        code, data = (_STRING, _encoded(name, value)) if isinstance(value, str) else (_BYTES, value)
+        code, data = (_STRING, _encode_text(name, value)) if isinstance(value, str) else (_BYTES, value)
         if len(data) > 0xFFFF:
-            raise LocalMisuse(f"a header value of {len(data)} bytes", at=name)
+            raise LocalMisuse(f"a header value has {len(data)} bytes; at most 65535 are allowed", at=name)
         return bytes((code,)) + len(data).to_bytes(2, "big") + data
     try:
         code, layout = _CODES[type(value)]
         return bytes((code,)) + layout.pack(value)
     except (KeyError, struct.error):
-        raise LocalMisuse(f"no header value: {type(value).__name__} {value!r}", at=name) from None
+        raise LocalMisuse(f"a header value cannot be {type(value).__name__} {value!r}", at=name) from None
 
 
-def _encoded(name: str, text: str) -> bytes:
+def _encode_text(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise LocalMisuse(f"header text with a lone surrogate: {text[:40]!a}", at=ascii(name)) from None
+        raise LocalMisuse(f"header text has a lone surrogate: {text[:40]!a}", at=ascii(name)) from None
 
 
-def _seal(headers: bytes, payload: bytes) -> bytes:
+def _encode_message(headers: bytes, payload: bytes) -> bytes:
     if len(payload) > MAX_PAYLOAD:
-        raise LocalMisuse(f"{len(payload)} bytes of payload, more than {MAX_PAYLOAD}")
+        raise LocalMisuse(f"a message has {len(payload)} bytes of payload, more than {MAX_PAYLOAD}")
     lengths = _LENGTHS.pack(MIN_MESSAGE_SIZE + len(headers) + len(payload), len(headers))
     body = b"".join((lengths, _CRC.pack(crc32(lengths)), headers, payload))
     return body + _CRC.pack(crc32(body))

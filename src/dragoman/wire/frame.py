@@ -1,4 +1,7 @@
-"""Frames: what a byte stream is made of, whatever its framing. Nothing here knows what a frame means."""
+"""Frames: the units of a response stream in any framing (SSE, AWS event stream, NDJSON).
+
+This module does not interpret the data of a frame; the decoders of the dialects do.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from msgspec import Struct
 
 
 class Frame(Struct, frozen=True, gc=False):
-    """One frame as it came: its kind (SSE event name, `:event-type`), its data, and its own bytes."""
+    """One decoded frame: its kind (SSE event name, `:event-type`), its data, and its original bytes."""
 
     kind: str
     data: bytes
@@ -18,7 +21,7 @@ class Frame(Struct, frozen=True, gc=False):
 
 
 class Payload(Struct, frozen=True, gc=False):
-    """One frame to be written: a binding turns it into bytes."""
+    """One frame to be sent; the binding of the dialect encodes it."""
 
     kind: bytes
     data: bytes
@@ -26,19 +29,20 @@ class Payload(Struct, frozen=True, gc=False):
 
 
 class FrameDecoder(Protocol):
-    """Cuts a byte stream into frames. One that meets a bad frame gives those before it, and then raises."""
+    """Splits a byte stream into frames. At a bad frame it yields the frames before it, and then raises."""
 
     @property
     def held(self) -> int:
-        """Bytes that wait for the rest of their frame."""
+        """The number of buffered bytes of an incomplete frame."""
 
     def feed(self, chunk: bytes) -> Iterable[Frame]:
-        """Give the frames that the chunk completes. A tuple holds one frame at most, which is all of the chunk."""
+        """Return the frames that the chunk completes. A tuple has at most one frame, which is the whole chunk."""
 
-    def close(self) -> Iterable[Frame]: ...
+    def close(self) -> Iterable[Frame]:
+        """End the stream, and return the frames that its end completes."""
 
 
 def then_raise(frames: Iterable[Frame], error: Exception) -> Iterator[Frame]:
-    """Give the frames that came before an error, and raise it."""
+    """Yield the frames before an error, then raise it."""
     yield from frames
     raise error

@@ -1,4 +1,7 @@
-"""HTTP messages as plain values. Header names are lower case; nothing here opens a socket."""
+"""HTTP messages as plain values, and checks of names that become part of a path. Pure: no I/O.
+
+Header names are lower case.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,17 @@ from dragoman.wire.jsonio import Json
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 
 
-_MEMORABLE, _REMEMBERED = 160, 512  # bytes of a field, and how many: who sends others does not fill our memory
+_MAX_CACHED_BYTES, _MAX_CACHED = 160, 512  # of one header field, and fields: the cache stays small
 
 
 class _HeaderFields(dict[tuple[bytes, bytes], tuple[str, str]]):
-    """Header fields by the bytes in which they came. Most have come before, word for word: those are remembered."""
+    """A cache of decoded header fields by their bytes: most fields are the same in every request."""
 
     def __missing__(self, field: tuple[bytes, bytes]) -> tuple[str, str]:
         name, value = field
         parsed = name.decode("latin-1").lower(), value.decode("latin-1").rstrip()
-        if len(name) + len(value) <= _MEMORABLE:
-            if len(self) >= _REMEMBERED:
+        if len(name) + len(value) <= _MAX_CACHED_BYTES:
+            if len(self) >= _MAX_CACHED:
                 self.clear()
             self[field] = parsed
         return parsed
@@ -38,7 +41,7 @@ HEADER_FIELDS = _HeaderFields()
 
 
 def _header(self: HttpRequest | HttpResponse, name: str, default: str = "") -> str:
-    """Give the first header of that name, whatever the case of `name`."""
+    """Return the value of the first header of that name; case does not matter."""
     wanted = name.lower()
     for key, value in self.headers:
         if key == wanted:
@@ -47,7 +50,7 @@ def _header(self: HttpRequest | HttpResponse, name: str, default: str = "") -> s
 
 
 class HttpRequest(Struct, frozen=True, dict=True):
-    """A request; `path` is still percent-encoded, `query` is what follows the question mark."""
+    """A request. `path` is percent-encoded; `query` is the part after the question mark."""
 
     method: str
     path: str
@@ -58,11 +61,11 @@ class HttpRequest(Struct, frozen=True, dict=True):
 
     @cached_property
     def document(self) -> Json:
-        """The body as JSON, which is read once and kept; a copy of the request does not have it. Raises JsonError."""
+        """The decoded JSON body, cached; a copy of the request decodes again. Raises JsonError."""
         return jsonio.decode(self.body)
 
     def parameter(self, name: str, default: str = "") -> str:
-        """Give the first query parameter of that name, decoded."""
+        """Return the first query parameter of that name, decoded."""
         for key, value in parse_qsl(self.query, keep_blank_values=True):
             if key == name:
                 return value
@@ -79,20 +82,20 @@ class HttpResponse(Struct, frozen=True):
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds to wait, from a number of them or from a date, which counts from the response's own."""
-        said = self.header("retry-after")
+        """The seconds of Retry-After, which has a number or a date; a date is compared with the Date header."""
+        value = self.header("retry-after")
         try:
-            seconds = float(said)
+            seconds = float(value)
         except ValueError:
-            until, now = _moment(said), _moment(self.header("date"))
+            until, now = _parse_date(value), _parse_date(self.header("date"))
             if until is None:
                 return None
             seconds = until - (time() if now is None else now)
         return max(seconds, 0.0) if math.isfinite(seconds) else None
 
 
-def _moment(date: str) -> float | None:
-    from email.utils import parsedate_to_datetime  # noqa: PLC0415  slow to load, and few say a date
+def _parse_date(date: str) -> float | None:
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415  slow to import, and dates are rare
 
     try:
         return parsedate_to_datetime(date).timestamp()
@@ -100,16 +103,16 @@ def _moment(date: str) -> float | None:
         return None
 
 
-# --- Names that become part of a request's path: which of them would make it lead elsewhere. Pure
+# --- names that become part of a path: those that would change the path are refused
 
 
-_MOST_DECODED = 4  # times that a name may be percent-encoded
+_MAX_DECODING = 4  # times that a name may be percent-encoded
 _FORBIDDEN = re.compile(r"[\\?#\x00-\x1f\x7f-\x9f]")
 
 
 def has_dot_segment(path: str) -> bool:
-    """Whether a path has a segment `.` or `..`, however it is encoded, or is encoded too often to be decoded."""
-    for _ in range(_MOST_DECODED):
+    """Return whether a path has a segment `.` or `..` in any encoding, or is percent-encoded too many times."""
+    for _ in range(_MAX_DECODING):
         if any(segment.partition(";")[0] in (".", "..") for segment in path.replace("\\", "/").split("/")):
             return True
         decoded = unquote(path)
@@ -120,19 +123,19 @@ def has_dot_segment(path: str) -> bool:
 
 
 def check_path_name(name: str) -> str:
-    """A model's name that is to stand in a path, or stood in one. Raises MalformedRequest."""
+    """Return the name of a model if it may be part of a path. Raises MalformedRequest."""
     if problem := name_problem(name):
-        raise MalformedRequest(f"{name[:80]!r} cannot be a model's name: {problem}", at="model")
+        raise MalformedRequest(f"{name[:80]!r} cannot be the name of a model: {problem}", at="model")
     return name
 
 
 def name_problem(name: str) -> str:
-    """Say why a name must not stand in a path; empty if it may. Slashes inside a name are allowed."""
+    """Return why a name must not be part of a path; "" if it may. Slashes inside a name are allowed."""
     if has_dot_segment(name):
-        return "it has a segment `.` or `..`, which makes a path lead elsewhere"
-    for _ in range(_MOST_DECODED):
+        return "it has a segment `.` or `..`, which would change the path"
+    for _ in range(_MAX_DECODING):
         if found := _FORBIDDEN.search(name):
-            return f"it has the character {found[0]!r}, which no path may have"
+            return f"it has the character {found[0]!r}, which is not allowed in a path"
         if name and "" in name.split("/"):
             return "it has an empty segment"
         decoded = unquote(name)

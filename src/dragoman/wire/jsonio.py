@@ -1,9 +1,9 @@
-"""The only JSON entry point: fast through msgspec, exact where msgspec refuses, one exception for all that goes wrong.
+"""JSON for the whole project: msgspec where it can, a slower exact path where it refuses, one exception for all errors.
 
-What comes back: integers of any size exactly (up to Python's limit of 4300 digits); other numbers as doubles, of which
-`1e400` is refused rather than turned into infinity; the last of duplicate keys; lone surrogates, which clients do send
-in escaped form, as they are. `NaN` and `Infinity` are not JSON. Invalid UTF-8 is refused, except inside the parts that
-a typed decoder skips or keeps as `Raw`, which are never looked at.
+Decoded values: integers of any size are exact (up to Python's limit of 4300 digits); other numbers are doubles, and
+`1e400` is refused instead of becoming infinity; the last of duplicate keys counts; lone surrogates, which clients send
+in escaped form, are kept. `NaN` and `Infinity` are not JSON. Invalid UTF-8 is refused, except inside parts that a typed
+decoder skips or keeps as `Raw`, which are not decoded. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import msgspec
 from msgspec import Struct
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
-Raw: TypeAlias = msgspec.Raw  # a part of a payload that is kept unread
+Raw: TypeAlias = msgspec.Raw  # a part of a payload that is not decoded
 T = TypeVar("T")
 
 
 class JsonError(ValueError):
-    """Text that is no JSON, or a value that JSON cannot hold.
+    """A text is not JSON, or a value cannot be encoded as JSON.
 
-    `position` is a byte offset, a hint only and None where it is not known; `at` is a path such as `choices[0].index`
-    when the text is JSON but does not fit the type asked for.
+    `position` is an approximate byte offset, None if it is not known. `at` is a path such as `choices[0].index` if the
+    text is JSON but does not match the requested type.
     """
 
     def __init__(self, message: str, position: int | None = None, at: str = "") -> None:
@@ -37,9 +37,9 @@ class JsonError(ValueError):
 
 
 class ObjectText(str):
-    """The JSON text of an object, written by this module: it needs no check and no second encoding.
+    """The JSON text of an object, encoded by this module: it needs no validation and no second encoding.
 
-    There is no half character in it.
+    It has no lone surrogates.
     """
 
     __slots__ = ("_value", "data")
@@ -57,24 +57,21 @@ class ObjectText(str):
 
 
 def _as_plain(value: object) -> str:
-    """For the encoder, which knows no kind of text but one."""
+    """Return an ObjectText as a plain str: msgspec does not encode subclasses of str."""
     if isinstance(value, ObjectText):
         return str(value)
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
 
 
-DECODE_ERRORS = (
-    msgspec.MsgspecError,
-    RecursionError,
-    ValueError,
-)  # ValueError: UnicodeError, and integers of 4300 digits
-_DEEP = "nested too deeply"
+# ValueError: invalid Unicode, and integers of more than 4300 digits.
+DECODE_ERRORS = (msgspec.MsgspecError, RecursionError, ValueError)
+_TOO_DEEP = "nested too deeply"
 
 _plain_decode: Callable[[bytes | str], Json] = msgspec.json.Decoder().decode
 _plain_encode = msgspec.json.Encoder(enc_hook=_as_plain).encode
 _QUOTE = 0x22
-_ODD_ESCAPE = re.compile(rb'\\[^\\"nrtbf]')  # a control character is written like that here, too, but seldom comes
-encode_text: Callable[[str], bytes] = _plain_encode  # the literal of a text that a strict decoder read
+_ODD_ESCAPE = re.compile(rb'\\[^\\"nrtbf]')  # an escape that msgspec does not write, or a rare control character
+encode_text: Callable[[str], bytes] = _plain_encode  # only for text without lone surrogates
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -89,7 +86,7 @@ def decode(data: bytes | str) -> Json:
 
 
 def try_decode(data: bytes | str) -> Json:
-    """Return the JSON value of a text, or None if it is no JSON."""
+    """Return the JSON value of a text, or None if it is not JSON."""
     try:
         return decode(data)
     except JsonError:
@@ -106,7 +103,7 @@ def is_json(text: str) -> bool:
 
 
 def typed_decoder(kind: type[T]) -> Callable[[bytes | str], T]:
-    """Make a decoder into `kind`, usually a Struct of a stream chunk. What it makes raises JsonError."""
+    """Return a decoder into `kind`, usually a Struct of a stream chunk. The decoder raises JsonError."""
     strict_decoder = msgspec.json.Decoder(kind).decode
 
     def read(data: bytes | str) -> T:
@@ -115,14 +112,14 @@ def typed_decoder(kind: type[T]) -> Callable[[bytes | str], T]:
         except DECODE_ERRORS as error:
             try:
                 return msgspec.convert(_decode_surrogates(data, error), kind)
-            except (JsonError, *DECODE_ERRORS):  # it is wrong, or has a part that is kept as `Raw`
+            except (JsonError, *DECODE_ERRORS):  # the text does not match, or has a part that is kept as `Raw`
                 return _decode_again(strict_decoder, data, error)
 
     return read
 
 
 def optional_decoder(kind: type[T]) -> Callable[[bytes], T | None]:
-    """Make a decoder into `kind` that gives None for whatever is not just that, JSON or not."""
+    """Return a decoder into `kind` that returns None if the text does not match or is not JSON."""
     strict_decoder = msgspec.json.Decoder(kind).decode
 
     def read(data: bytes) -> T | None:
@@ -135,21 +132,21 @@ def optional_decoder(kind: type[T]) -> Callable[[bytes], T | None]:
 
 
 def encode(value: object) -> bytes:
-    """Encode compactly; Structs and `Raw` may be part of `value`. Not-a-number becomes null. Raises JsonError."""
+    """Encode compactly. `value` may contain Structs and `Raw`; NaN becomes null. Raises JsonError."""
     try:
         return _plain_encode(value)
     except UnicodeEncodeError:
-        return _guard(_spell, value)
+        return _guard(_encode_surrogates, value)
     except (RecursionError, TypeError, ValueError) as error:
-        raise _refusal(error) from None
+        raise _to_json_error(error) from None
 
 
 def decode_at(text: str, at: int) -> tuple[Json, int]:
-    """Decode the JSON value that begins at a position; return it and where it ends. Raises JsonError."""
+    """Decode the JSON value that starts at a position; return it and the position of its end. Raises JsonError."""
     try:
         value, end = _AT.raw_decode(text, at)
     except (RecursionError, ValueError) as error:
-        raise JsonError(_DEEP if isinstance(error, RecursionError) else "no JSON value", at) from None
+        raise JsonError(_TOO_DEEP if isinstance(error, RecursionError) else "no JSON value", at) from None
     return value, end
 
 
@@ -160,12 +157,12 @@ def encode_like_python(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Encode as Python's own encoder does, with its spaces: what chat templates expect of `tojson`."""
+    """Encode like `json.dumps`, with its spaces, as chat templates expect of `tojson`."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def is_encodable(value: object) -> bool:
-    """Whether it can be encoded, and there is no half character in it."""
+    """Return whether a value can be encoded and has no lone surrogates."""
     try:
         _plain_encode(value)
     except (RecursionError, TypeError, ValueError):
@@ -174,12 +171,12 @@ def is_encodable(value: object) -> bool:
 
 
 def encode_to_text(value: Json) -> str:
-    """Encode as text, which of an object is an ObjectText. Raises JsonError."""
+    """Encode as text; the text of an object is an ObjectText. Raises JsonError."""
     if isinstance(value, dict):
         try:
             text = _object_text(_plain_encode(value))
         except (RecursionError, TypeError, ValueError):
-            pass  # `encode` knows a way, or says what is wrong
+            pass  # `encode` has a slower path, or raises JsonError
         else:
             text._value = value
             return text
@@ -187,18 +184,18 @@ def encode_to_text(value: Json) -> str:
 
 
 def encode_raw_parts(parts: Mapping[str, Raw]) -> ObjectText:
-    """The text of an object whose values are not read, the same as if they had been. Raises JsonError.
+    """Encode an object with undecoded values; the text is the same as after decoding them. Raises JsonError.
 
-    A string is written as it came, unless that is not how strings are written here; all else is read first.
+    Strings are copied, unless they have escapes that the encoder would not write. Other values are decoded first.
     """
-    read = {name: value if memoryview(value)[0] == _QUOTE else decode(value) for name, value in parts.items()}
+    values = {name: value if memoryview(value)[0] == _QUOTE else decode(value) for name, value in parts.items()}
     try:
-        data = _plain_encode(read)
+        data = _plain_encode(values)
         if _ODD_ESCAPE.search(data) is not None:
             data = _plain_encode(_decode_object(data))
         return _object_text(data)
     except DECODE_ERRORS as error:
-        raise _refusal(error) from None
+        raise _to_json_error(error) from None
 
 
 def _object_text(data: bytes) -> ObjectText:
@@ -208,93 +205,95 @@ def _object_text(data: bytes) -> ObjectText:
 
 
 def decode_object(text: str | bytes) -> dict[str, Json] | None:
-    """The object that this text is; None if it is none."""
+    """Return the JSON object of a text, or None if it is not an object."""
     value = try_decode(text)
     return value if isinstance(value, dict) else None
 
 
 def encode_pretty(value: object) -> bytes:
-    """Encode for people: two spaces a level, what a terminal would obey escaped. Raises JsonError."""
+    """Encode for display: indented by two spaces, with terminal control characters escaped. Raises JsonError."""
     return _guard(_indent, encode(value))
 
 
 def strict_decoder(kind: type[T]) -> Callable[[bytes], T]:
-    """Make a decoder into `kind` that raises one of TROUBLE for all else, JSON or not."""
+    """Return a decoder into `kind` that raises one of DECODE_ERRORS if the text does not match or is not JSON."""
     return msgspec.json.Decoder(kind).decode
 
 
 def quote(text: str) -> bytes:
-    """Give the JSON string literal, quotes included, of any text."""
+    """Return the JSON string literal of any text, quotes included."""
     try:
         return _plain_encode(text)
-    except UnicodeEncodeError:  # lone surrogates have no UTF-8, only an escape
+    except UnicodeEncodeError:  # a lone surrogate has no UTF-8 form, only an escape
         return json.dumps(text).encode()
 
 
 def may_have_duplicates(data: bytes, names: int, colons: int) -> bool:
-    """Whether a name may stand twice in an object of this text, which was read as so many names and colons in strings.
+    """Return whether an object of this text may have a duplicate name.
 
-    A name that the reader passed over would have one more colon, unless an escape hides another.
+    `names` and `colons` count the names and the colons in strings of the decoded value. A dropped duplicate name would
+    have one more colon in the text, unless an escape hides another colon.
     """
-    return _colons(data) != names + colons or (colons > 0 and _HIDDEN_COLON.search(data) is not None)
+    return _count_colons(data) != names + colons or (colons > 0 and _HIDDEN_COLON.search(data) is not None)
 
 
 def find_duplicate_name(data: bytes, tree: Json = None) -> str | None:
-    """Give a name that stands twice in one object of this text, which `decode` has read; the last of them counted.
+    """Return a name that occurs twice in one object of this text, or None. `decode` uses the last of its values.
 
-    With `tree`, which is what it read, few texts are looked at closely.
+    With `tree`, the decoded text, a fast check excludes most texts.
     """
-    if tree is not None and _is_single(data, tree):
+    if tree is not None and _has_no_duplicates(data, tree):
         return None
     try:
-        _DOUBLES.decode(data.decode())
-    except _Doubled as found:
+        _DUPLICATE_FINDER.decode(data.decode())
+    except _DuplicateName as found:
         return found.name
     except (RecursionError, ValueError):
         pass
     return None
 
 
-def _is_single(data: bytes, tree: Json) -> bool:
-    """Whether the text has no more colons than the tree: one for each name, and those in strings, none of them hidden
-    by an escape. A name that the tree lacks would have one more.
+def _has_no_duplicates(data: bytes, tree: Json) -> bool:
+    """Return whether the text has as many colons as the tree: one for each name, and those in strings.
+
+    A dropped duplicate name would have one more. An escaped colon makes the count useless: return False.
     """
-    fields = inside = 0
+    fields = in_strings = 0
     names: set[str] = set()
     level: list[Json] = [tree]
     while level:
-        inside += sum([value.count(":") for value in level if type(value) is str and ":" in value])
+        in_strings += sum([value.count(":") for value in level if type(value) is str and ":" in value])
         objects = [value for value in level if type(value) is dict]
         fields += sum(map(len, objects))
         names.update(*objects)
         arrays = [value for value in level if type(value) is list]
         level = [each for value in objects for each in value.values()] + [each for value in arrays for each in value]
-    if _colons(data) != fields + inside or ":" in "".join(names):
+    if _count_colons(data) != fields + in_strings or ":" in "".join(names):
         return False
-    return not inside or _HIDDEN_COLON.search(data) is None
+    return not in_strings or _HIDDEN_COLON.search(data) is None
 
 
-def _colons(data: bytes) -> int:
-    return len(data) - len(data.replace(b":", b""))  # in long texts several times as fast as `count`
+def _count_colons(data: bytes) -> int:
+    return len(data) - len(data.replace(b":", b""))  # several times as fast as `count` in long texts
 
 
-class _Doubled(Exception):
+class _DuplicateName(Exception):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.name = name
 
 
-def _single(pairs: list[tuple[str, object]]) -> None:
+def _refuse_duplicates(pairs: list[tuple[str, object]]) -> None:
     if len(dict(pairs)) != len(pairs):
         seen: set[str] = set()
-        raise _Doubled(next(name for name, _ in pairs if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
+        raise _DuplicateName(next(name for name, _ in pairs if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
 
 
 _HIDDEN_COLON = re.compile(rb"\\u003[aA]")
 _AT = json.JSONDecoder()
-_DOUBLES = json.JSONDecoder(object_pairs_hook=_single, parse_float=str, parse_int=str, strict=False)
+_DUPLICATE_FINDER = json.JSONDecoder(object_pairs_hook=_refuse_duplicates, parse_float=str, parse_int=str, strict=False)
 
-# --- what msgspec refuses although the wire has it: lone surrogates
+# --- lone surrogates, which clients send and msgspec refuses
 
 # Every escape is matched, so that the second half of `\\ud800` (an escaped backslash) is not taken for one.
 _ESCAPE = re.compile(
@@ -303,7 +302,9 @@ _ESCAPE = re.compile(
 )
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED_SURROGATE = re.compile("\\\\[\ud800-\udfff]")
-_OBEYED = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # JSON may hold them plainly, but only in strings
+_TERMINAL_CONTROLS = re.compile(
+    "[\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
+)  # controls and bidi marks, which JSON allows unescaped in strings
 _NONCHARACTERS = "".join(map(chr, range(0xFDD0, 0xFDF0)))
 
 
@@ -329,42 +330,42 @@ def _text_of(data: bytes | str) -> str:
 
 
 def _decode_surrogates(data: bytes | str, error: Exception) -> Json:
-    """Decode what msgspec refused, by Python's decoder, which takes lone surrogates; or explain what is wrong.
+    """Decode a text that msgspec refused, with Python's decoder, which accepts lone surrogates. Raises JsonError.
 
-    No Python code runs for each of them, since a request may have millions.
+    No Python code runs for each surrogate, because a request may have millions.
     """
     text = _text_of(data)
     if isinstance(error, RecursionError) or not ("\\ud" in text or "\\uD" in text or _SURROGATE.search(text)):
-        raise _refusal(error, len(data)) from None
+        raise _to_json_error(error, len(data)) from None
     try:
         return _WITH_SURROGATES.decode(text)  # type: ignore[no-any-return]
-    except (RecursionError, ValueError) as trouble:
-        refused: Exception = trouble
+    except (RecursionError, ValueError) as first:
+        refused: Exception = first
     plain = text.replace("\\ud", "\\u0").replace("\\uD", "\\u0")
-    try:  # the same text without surrogates, for the words in which msgspec refuses it
+    try:  # decode the text without surrogates, for the error message of msgspec
         _plain_decode(plain if _ESCAPED_SURROGATE.search(plain) else plain.encode("utf-8", "replace"))
     except DECODE_ERRORS as second:
         refused = second
-    refusal = _refusal(refused)
-    raise JsonError(refusal.message, at=refusal.at) from None  # its position is one in another text
+    converted = _to_json_error(refused)
+    raise JsonError(converted.message, at=converted.at) from None  # the position is that of the changed text
 
 
 def _decode_again(decoder: Callable[[bytes | str], T], data: bytes | str, error: Exception) -> T:
-    """Decode with lone surrogates masked by text that msgspec accepts, then unmask; or explain what is wrong."""
+    """Decode with lone surrogates masked by text that msgspec accepts, then unmask them. Raises JsonError."""
     text = _text_of(data)
-    if not isinstance(error, RecursionError) and (mark := _unused(text)):
+    if not isinstance(error, RecursionError) and (mark := _unused_character(text)):
         masked, found = _mask(text, mark)
         if found:
             try:
                 return _unmask(decoder(masked), re.compile(mark + "(....)"))  # type: ignore[return-value]
             except DECODE_ERRORS as second:
-                refusal = _refusal(second)
-                raise JsonError(refusal.message, at=refusal.at) from None  # its position is one in the masked text
-    raise _refusal(error, len(data)) from None
+                converted = _to_json_error(second)
+                raise JsonError(converted.message, at=converted.at) from None  # the position is that of the masked text
+    raise _to_json_error(error, len(data)) from None
 
 
-def _unused(text: str) -> str:
-    """Pick a noncharacter that the text does not hold, neither plainly nor escaped."""
+def _unused_character(text: str) -> str:
+    """Return a noncharacter that does not occur in the text, plain or escaped; "" if all do."""
     lowered = text.lower()
     return next((mark for mark in _NONCHARACTERS if mark not in text and f"\\u{ord(mark):04x}" not in lowered), "")
 
@@ -372,7 +373,7 @@ def _unused(text: str) -> str:
 def _mask(text: str, mark: str) -> tuple[str, bool]:
     found = False
 
-    def spell(match: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         nonlocal found
         escaped, plain = match.groups()
         if escaped is None and plain is None:
@@ -380,7 +381,7 @@ def _mask(text: str, mark: str) -> tuple[str, bool]:
         found = True
         return f"{mark}{escaped or format(ord(plain), '04x')}"
 
-    return _ESCAPE.sub(spell, text), found
+    return _ESCAPE.sub(replace, text), found
 
 
 def _unmask(value: object, masked: re.Pattern[str]) -> object:
@@ -399,38 +400,38 @@ def _unmask(value: object, masked: re.Pattern[str]) -> object:
     return value
 
 
-def _spell(value: object) -> bytes:
+def _encode_surrogates(value: object) -> bytes:
     """Encode a value that has lone surrogates somewhere. Slow, rare."""
     if isinstance(value, str):
         return quote(value)
     if isinstance(value, (list, tuple)):
-        return b"[%b]" % b",".join(map(_spell, value))
+        return b"[%b]" % b",".join(map(_encode_surrogates, value))
     if isinstance(value, dict):
-        return b"{%b}" % b",".join(b"%b:%b" % (quote(key), _spell(item)) for key, item in value.items())
+        return b"{%b}" % b",".join(b"%b:%b" % (quote(key), _encode_surrogates(item)) for key, item in value.items())
     if isinstance(value, Struct):
-        return _spell(msgspec.to_builtins(value, builtin_types=(Raw,), enc_hook=_as_plain))
+        return _encode_surrogates(msgspec.to_builtins(value, builtin_types=(Raw,), enc_hook=_as_plain))
     return _plain_encode(value)
 
 
 def _indent(text: bytes) -> bytes:
     plain = str(text, "utf-8")
-    mark = _unused(plain)
+    mark = _unused_character(plain)
     masked, _ = _mask(plain, mark) if mark else (plain, False)
     indented = msgspec.json.format(masked, indent=2)
     shown = re.sub(mark + "(....)", r"\\u\1", indented) if mark else indented
-    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", shown).encode()
+    return _TERMINAL_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", shown).encode()
 
 
-# --- JSON text that arrives in pieces, followed just far enough to know when its object is complete.
+# --- JSON text that arrives in pieces: find the end of its object.
 #
-# Only quotes, backslashes and brackets are looked at: whether what lies between them is JSON is not the question.
+# The scanner reads only quotes, backslashes and brackets; it does not validate the text between them.
 
 _STRUCTURE = re.compile(r'["{}\[\]]')
 _STRING_END = re.compile(r'["\\]')
 
 
 class ObjectScanner(Struct):
-    """Feed text cut anywhere; `complete` turns true with the bracket that closes the first object or array."""
+    """Scans text cut anywhere; the bracket that closes the first object or array sets `is_complete`."""
 
     is_complete: bool = False
     _depth: int = 0
@@ -438,7 +439,7 @@ class ObjectScanner(Struct):
     _escaped: bool = False  # a backslash was the last character
 
     def feed(self, text: str) -> str:
-        """Take more text; give what follows the completed object, which is never part of it."""
+        """Scan more text; return the part after the end of the object, "" while it is incomplete."""
         position = 0
         if self._escaped and text:
             position, self._escaped = 1, False
@@ -470,13 +471,13 @@ def _guard(work: Callable[[T], bytes], value: T) -> bytes:
     try:
         return work(value)
     except (RecursionError, TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise _refusal(error) from None
+        raise _to_json_error(error) from None
 
 
-def _refusal(error: Exception, size: int | None = None) -> JsonError:
-    """Turn whatever a JSON library raised into our one error. `size` is the input's, to place "truncated"."""
+def _to_json_error(error: Exception, size: int | None = None) -> JsonError:
+    """Convert an error of a JSON library to JsonError. `size` of the input is the position of "truncated" errors."""
     if isinstance(error, RecursionError):
-        return JsonError(_DEEP)
+        return JsonError(_TOO_DEEP)
     if isinstance(error, UnicodeError):
         return JsonError("a surrogate outside a string")
     message = str(error)

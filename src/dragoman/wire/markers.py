@@ -1,7 +1,7 @@
 """Find fixed markers in text that arrives in pieces.
 
-The text may be cut anywhere, so its end may be the beginning of a marker. A caller keeps that end and looks again when
-more text has come. Where several markers begin at one place the longest wins.
+The text may be cut anywhere, so its end may be the start of a marker. The caller keeps that end and searches again
+when more text has arrived. Where several markers start at one position, the longest wins. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class Markers:
-    """A set of markers to look for. It keeps no text: the caller says from which position on to look."""
+    """A set of markers to search for. It has no state: the caller passes the text and the position."""
 
     __slots__ = ("_first", "_longest", "_prefixes", "_whole", "markers")
 
@@ -26,14 +26,14 @@ class Markers:
         self._longest = max(map(len, ordered), default=0)
 
     def are_absent(self, text: str, at: int) -> bool:
-        """Whether no marker begins in the text from a position on, judged by their first characters alone."""
+        """Return whether the text from a position on has no first character of any marker. Fast."""
         return self._first.search(text, at) is None
 
     def find(self, text: str, at: int, final: bool) -> tuple[int, str]:
-        """Return where the first marker begins, and the marker.
+        """Return the position of the first marker, and the marker.
 
-        An empty marker means that none is there: the text before the returned position contains none, and the text
-        after it, if any, may be the beginning of one. With `final` no more text comes.
+        An empty marker means that none was found: the text before the returned position has none, and the text after
+        it, if any, may be the start of one. With `final`, no more text follows.
         """
         size = len(text)
         if self._first.search(text, at) is None:
@@ -47,12 +47,12 @@ class Markers:
         return (size, "") if found is None else (found.start(), found[0])
 
     def match(self, text: str, at: int, final: bool) -> str | None:
-        """Return the marker at a position: "" if more text is needed to know, None if there is none."""
+        """Return the marker at a position; "" if more text is needed to decide, None if there is none."""
         if not final and len(text) - at < self._longest and (text[at:] in self._prefixes or at == len(text)):
             return ""
         found = self._whole.match(text, at)
         return None if found is None else found[0]
 
     def begins(self, text: str) -> bool:
-        """Whether the text is the beginning of a marker, or one."""
+        """Return whether the text is a marker or the start of one."""
         return text in self._prefixes or text in self.markers

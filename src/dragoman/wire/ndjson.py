@@ -1,4 +1,7 @@
-"""Newline-delimited JSON: a decoder for bytes cut anywhere, and the encoder. A frame is a line that is not blank."""
+"""Newline-delimited JSON: a decoder for bytes cut anywhere, and the encoder. A frame is a non-blank line.
+
+Pure: no I/O.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ NDJSON = "application/x-ndjson"
 
 
 class NdjsonDecoder:
-    """Feed bytes cut anywhere; get the same frames as if they came whole.
+    """Decodes bytes cut anywhere; the frames do not depend on the cuts.
 
-    `Frame.kind` is empty, `Frame.data` is the line without white space around it, `Frame.raw` the line with its end.
+    `Frame.kind` is empty, `Frame.data` is the line without surrounding white space, `Frame.raw` the line with its end.
     After FrameTooLong the decoder stays failed.
     """
 
@@ -26,7 +29,7 @@ class NdjsonDecoder:
         self._failed: FrameTooLong | None = None
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
-        """Take more bytes and give the frames they complete. Raises FrameTooLong, after the frames before it."""
+        """Return the frames that these bytes complete. A long one raises FrameTooLong after those before it."""
         if self._failed is not None:
             raise self._failed
         *lines, rest = chunk.split(b"\n")
@@ -44,7 +47,7 @@ class NdjsonDecoder:
         return iter(frames) if self.held <= self._max_frame else then_raise(frames, self._failure())
 
     def close(self) -> Iterator[Frame]:
-        """Give the last line as if its end had come, which some servers omit; `raw` gets the line end."""
+        """Return the last line as a frame even without a line end, which some servers omit; `raw` gets one."""
         if self._failed is not None:
             raise self._failed
         line = self._take()
@@ -62,5 +65,5 @@ class NdjsonDecoder:
 
 
 def encode_line(data: bytes) -> bytes:
-    """Write one frame. `data` is JSON without line ends, as `jsonio.encode` writes it."""
+    """Encode one frame. `data` is JSON without line ends, as `jsonio.encode` returns it."""
     return data + b"\n"

@@ -1,13 +1,13 @@
 """Server-sent events, by the HTML specification: a decoder for bytes cut anywhere, and the encoder.
 
-Theory of operation. The decoder knows blocks, not lines: pieces are only kept until one of them, read together with
-the last bytes before it, completes a block. Then all is joined once and the complete blocks are decoded. So every byte
-is joined and looked at a fixed number of times, however long a line or a block is and however it was cut.
+Theory of operation. The decoder works on blocks, not on lines. It buffers pieces until one of them, together with the
+last bytes before it, completes a block; then it joins all pieces once and decodes the complete blocks. So each byte is
+copied and scanned a fixed number of times, for any length of a line or block and any cuts.
 
-A block ends where a line end is followed by another. A CR at the end of the input may be half of a CRLF, so there the
-decoder waits for one more byte; except after a line that was itself ended by a lone CR: `CR CR` ends the block at once,
-and an LF that may follow is a blank line between blocks, which never means anything. So the frames, `raw` included, do
-not depend on where the input was cut.
+A block ends where one line end follows another. A CR at the end of the input may be half of a CRLF, so the decoder
+waits for one more byte there. The exception is a line that ended with a lone CR: `CR CR` ends the block at once, and a
+following LF is a blank line between blocks, which has no meaning. So the frames, `raw` included, do not depend on the
+cuts. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ MAX_FRAME = 16 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BLOCK_END = re.compile(rb"\r\r|(?:\r\n|\n)(?:\n|\r\n|\r(?!\n|\Z))")
-_CR, _LF = 0x0D, 0x0A  # a number is found several times as fast as bytes
-_LONGEST_UNDECIDED = 2  # LF CR
+_CR, _LF = 0x0D, 0x0A  # searching for an int is several times as fast as for bytes
+_LONGEST_UNDECIDED = 2  # LF CR: the next byte decides whether the block has ended
 _LONGEST_CACHED = 64  # bytes of an event line
-_LONGEST_RETRY = 15  # digits; a longer one is no time in milliseconds
+_LONGEST_RETRY = 15  # digits; a longer number is not a time in milliseconds
 
 
 class FrameTooLong(BadFrame):
-    """A block that is longer than the decoder's limit, or would be."""
+    """A block is longer than the limit of the decoder."""
 
 
 class SseDecoder:
-    """Feed bytes cut anywhere; get the same frames as if they came whole.
+    """Decodes bytes cut anywhere; the frames do not depend on the cuts.
 
-    `Frame.kind` is the event name, "" where there is none (HTML would say "message"; "" re-encodes exactly).
-    `Frame.data` is the data lines joined with LF, in the bytes that came, valid UTF-8 or not. `Frame.raw` is the
-    block's own bytes with its blank line, without a BOM or blank lines before it. Blocks without a data line (comments,
-    lone ids) give no frame, except one with the field `error`, in which old llama.cpp servers tell that they failed.
+    `Frame.kind` is the event name, "" if there is none (HTML defines "message"; "" can be encoded back exactly).
+    `Frame.data` is the data lines joined with LF, as bytes, valid UTF-8 or not. `Frame.raw` is the bytes of the block
+    with its blank line, without a BOM or blank lines before it. A block without a data line (a comment, a lone id) is
+    not a frame, except one with the field `error`, in which old llama.cpp servers report that they failed.
 
-    `last_event_id` and `retry` are as of the last block decoded. After FrameTooLong the decoder stays failed.
+    `last_event_id` and `retry` are those of the last decoded block. After FrameTooLong the decoder stays failed.
     """
 
     __slots__ = ("_failed", "_held", "_max_frame", "_steady", "_tail", "held", "last_event_id", "retry")
@@ -54,27 +54,27 @@ class SseDecoder:
         self._held: list[bytes] = []  # pieces of one unfinished block
         self.held = 0  # see FrameDecoder
         self._tail = b""  # the last bytes of the pieces
-        self._steady = False  # a byte order mark may still come, or the decoder has failed
+        self._steady = False  # False: a byte order mark may still follow, or the decoder has failed
         self._failed: FrameTooLong | None = None
 
     @property
     def pending(self) -> bool:
-        """Whether a block has begun and not ended: at the end of the stream, it broke in mid-frame."""
+        """Return whether a block has started but not ended. At the end of a stream it means a truncated frame."""
         return bool(self._held)
 
     def feed(self, chunk: bytes) -> Iterable[Frame]:
-        """Take more bytes and give the frames they complete. Raises FrameTooLong, after the frames before it."""
+        """Return the frames that these bytes complete. A long one raises FrameTooLong after those before it."""
         if not self._steady or self._held:
-            whole = self._joined(chunk)
-            if whole is None:
+            joined = self._join(chunk)
+            if joined is None:
                 return () if self.held <= self._max_frame else then_raise((), self._failure())
-            chunk = whole
+            chunk = joined
         elif chunk.startswith(b"data: ") and chunk.endswith(b"\n\n") and len(chunk) <= self._max_frame:
             data = chunk[6:-2]
-            if _LF not in data and _CR not in data:  # one line and a blank one
+            if _LF not in data and _CR not in data:  # one data line and a blank line
                 return (Frame("", data, chunk),)
         if _CR in chunk:
-            frames, is_whole = self._mixed(chunk)
+            frames, is_whole = self._decode_any_blocks(chunk)
             return frames if is_whole else then_raise(frames, self._failure())
         end = chunk.rfind(b"\n\n") + 2
         lines = chunk[6 : end - 2].split(b"\n\ndata: ") if chunk.startswith(b"data: ") else ()
@@ -83,14 +83,14 @@ class SseDecoder:
             if end < len(chunk) or self._held:
                 self._hold(chunk[end:])
             return [Frame("", line, b"data: " + line + b"\n\n") for line in lines]
-        frames, is_whole = self._usual(chunk)
+        frames, is_whole = self._decode_lf_blocks(chunk)
         return frames if is_whole else then_raise(frames, self._failure())
 
     def close(self) -> Iterator[Frame]:
-        """Give the last block as if its blank line had come, which some upstreams omit; `raw` gets the blank line.
+        """Return the last block even without its blank line, which some upstreams omit; `raw` gets the blank line.
 
-        A line without its line end counts too. A half frame can therefore come out; `pending`, read before, tells, and
-        a dialect notices by data that is no JSON or by its own last event missing.
+        A line without a line end counts too, so the frame may be truncated. `pending`, read before, shows that; a
+        dialect detects it by data that is not JSON, or by the missing last event.
         """
         if self._failed is not None:
             raise self._failed
@@ -112,8 +112,8 @@ class SseDecoder:
         self._failed = FrameTooLong(f"a frame is longer than {self._max_frame} bytes")
         return self._failed
 
-    def _joined(self, chunk: bytes) -> bytes | None:
-        """Return the bytes of the blocks that may be complete now; None if there is none yet."""
+    def _join(self, chunk: bytes) -> bytes | None:
+        """Return all buffered bytes with this chunk if they complete a block; otherwise buffer it and return None."""
         if self._failed is not None:
             raise self._failed
         if not self._steady:
@@ -134,11 +134,11 @@ class SseDecoder:
         self._tail = probe[-_LONGEST_UNDECIDED:]
         return None
 
-    def _usual(self, data: bytes) -> tuple[list[Frame], bool]:
-        """Decode the whole blocks of bytes without a CR, and hold the rest. False: the next one is too long."""
+    def _decode_lf_blocks(self, data: bytes) -> tuple[list[Frame], bool]:
+        """Decode the complete blocks of data without a CR, and buffer the rest. False: the next block is too long."""
         frames: list[Frame] = []
         *blocks, rest = data.split(b"\n\n")
-        is_short = len(data) <= self._max_frame  # no block of it is too long
+        is_short = len(data) <= self._max_frame  # then no block is too long
         for block in blocks:
             if is_short and block.startswith(b"event: "):
                 name, found, line = block.partition(b"\ndata: ")
@@ -154,8 +154,8 @@ class SseDecoder:
             self._hold(rest.lstrip(b"\n"))
         return frames, self.held <= self._max_frame
 
-    def _mixed(self, data: bytes) -> tuple[list[Frame], bool]:
-        """The same for bytes in which lines end in any way."""
+    def _decode_any_blocks(self, data: bytes) -> tuple[list[Frame], bool]:
+        """Do the same for data with line ends of any kind."""
         frames: list[Frame] = []
         at = 0
         while (found := _BLOCK_END.search(data, at)) is not None:
@@ -169,7 +169,7 @@ class SseDecoder:
         return frames, self.held <= self._max_frame
 
     def _block(self, raw: bytes) -> Frame | None:
-        """Decode one whole block, line by line."""
+        """Decode one complete block, line by line."""
         kind = failure = b""
         data: list[bytes] = []
         for line in _LINE_END.split(raw) if b"\r" in raw else raw.split(b"\n"):
@@ -192,12 +192,12 @@ class SseDecoder:
 
 @lru_cache(256)
 def _name(name: bytes) -> str:
-    """Decode an event name; streams repeat a few."""
+    """Decode an event name. Streams repeat a few: cached."""
     return str(name, "utf-8", "replace")
 
 
 def encode_payload(payload: Payload) -> bytes:
-    """Write one event, without an event line if its kind is empty. Decoding gives its data back, line ends as LF."""
+    """Encode one event, without an event line if its kind is empty. Line ends in the data become LF."""
     data = payload.data
     if b"\n" in data or b"\r" in data:
         data = b"\ndata: ".join(_LINE_END.split(data))
@@ -205,18 +205,18 @@ def encode_payload(payload: Payload) -> bytes:
 
 
 def encode_sse(kind: bytes, data: bytes) -> bytes:
-    """Write one event of this kind and data."""
+    """Encode one event of this kind with this data."""
     return encode_payload(Payload(kind, data))
 
 
 @lru_cache(256)
 def _prefix(kind: bytes) -> bytes:
-    """What stands before the data of an event; streams repeat a few names."""
+    """Return the bytes before the data of an event. Streams repeat a few names: cached."""
     if b"\n" in kind or b"\r" in kind:
-        raise LocalMisuse("an event name cannot hold a line end")
+        raise LocalMisuse("an event name cannot contain a line end")
     return b"event: " + kind + b"\ndata: " if kind else b"data: "
 
 
 def encode_comment(text: bytes) -> bytes:
-    """Write a comment, which every client ignores: the usual keep-alive."""
+    """Encode a comment, which clients ignore. It serves as keep-alive."""
     return b": %b\n\n" % b"\n: ".join(_LINE_END.split(text))

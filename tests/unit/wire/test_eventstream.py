@@ -203,7 +203,7 @@ def test_cuts_do_not_matter(stream: bytes, junk: bytes, data: st.DataObject) -> 
 @given(st.binary(max_size=100), st.binary(max_size=40))
 def test_any_headers_area_is_read_or_refused(area: bytes, payload: bytes) -> None:
     """Whatever stands between sound checksums: a message that encodes to the same bytes, or a typed error."""
-    raw = eventstream._seal(area, payload)
+    raw = eventstream._encode_message(area, payload)
     try:
         message = decode_message(raw)
     except BadFrame:

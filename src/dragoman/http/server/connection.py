@@ -1,15 +1,16 @@
-"""One client's connection: bytes in, through httptools, to exchanges that are answered in their order.
+"""One connection of a client: httptools parses its bytes into exchanges, which get their responses in order.
 
-    idle ──first byte──> head ──head is whole──> an exchange ──its answer is written──> idle
-                           └── no HTTP ──┐            └── the last one ──┐
-                                         └───────> lingering <───────────┘
+    idle ──first byte──> head ──head complete──> exchange ──response written──> idle
+                           └── not HTTP ──┐          └── last response ──┐
+                                          └─────────> lingering <────────┘
 
-What cannot be read any further is still taken from the socket for a while (`lingering`): to close a socket with unread
-bytes in it would take the answer from a client that is still sending. A client that closes its sending side after whole
-requests gets their answers, and then the connection is closed; one that closes it within a body has left.
+After a parse error or the last response, the server still reads from the socket for a while and discards the bytes
+(`lingering`). If it closed a socket with unread bytes, the system would send a reset, and a client that is still
+sending would lose the response. A client that closes its sending side after complete requests gets their responses,
+and then the connection is closed. A client that closes it within a body counts as disconnected.
 
-Requests that come before their turn wait in a queue. When it is full, reading stops until there is room. It also stops
-when the client does not read its answers: the next request waits until it has read them.
+Pipelined requests wait in a queue. While the queue is full, the server does not read. It also stops reading while the
+client does not read its responses: the next request starts after it has read them.
 """
 
 from __future__ import annotations
@@ -49,58 +50,58 @@ if TYPE_CHECKING:
 
 _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 64 * 1024 * 1024
-_PROBE_SECONDS = 0.02  # after a client has closed its sending side, and again until its system has answered
-_PIECE = 8 * 1024  # bytes that are parsed before it is looked whether the queue is full
-_MOST_AHEAD = 64 * 1024  # bytes of bodies in the queue
+_PROBE_SECONDS = 0.02  # from a half-close to the probe, and from the probe to the check for a reset
+_PIECE = 8 * 1024  # bytes that are parsed between two checks of the queue
+_MAX_QUEUED_BYTES = 64 * 1024  # of request bodies in the queue
 _METHODS = {method.encode(): method for method in ("GET", "HEAD", "POST")}
-_NO_HTTP = Fault("invalid", "the body of the request is not framed as HTTP requires", 400)
+_BAD_FRAMING = Fault("invalid", "the request body is not framed as HTTP requires", 400)
 
 
-def _nowhere(_: bytes) -> None:
+def _discard_bytes(_: bytes) -> None:
     pass
 
 
 class _Refused(Exception):
-    """Out of a parser's callback: this head is not read on."""
+    """Raised in a callback of the parser to stop at a head that is refused."""
 
 
 class ServerConnection(Struct, asyncio.Protocol, eq=False):
-    """Parses requests. The first is begun at once; those that come before its answer wait in a queue."""
+    """Parses the requests of one connection and starts their exchanges, one at a time; pipelined ones are queued."""
 
     server: HttpServer
     client: str = ""  # its address
-    peer: str = ""  # what limits count it for
-    since: float = field(default_factory=monotonic)  # from when on it has its grace
-    deadline: float = inf  # read by the sweeper
-    half_closed: bool = False  # the client sends nothing more
+    peer: str = ""  # the address or network that connection limits count
+    since: float = field(default_factory=monotonic)  # start of the grace period
+    deadline: float = inf  # checked by `HttpServer.sweep`
+    half_closed: bool = False  # the client has closed its sending side
     is_reading: bool = True
-    write: Callable[[bytes], None] = _nowhere  # the transport's own: no frame of ours for a chunk
-    arriving: HttpExchange | None = None  # its body is still coming
-    body_timer: BodyTimer | None = None  # of the one that arrives, once it is asked for
-    on_body: Callable[[bytes], None] = _nowhere  # the parser calls these two: no Python frame for a chunk
-    on_url: Callable[[bytes], None] = _nowhere
+    write: Callable[[bytes], None] = _discard_bytes  # the transport's own method: one Python call fewer for each chunk
+    arriving: HttpExchange | None = None  # its request body is still arriving
+    body_timer: BodyTimer | None = None  # for the arriving body; set when the exchange reads it
+    on_body: Callable[[bytes], None] = _discard_bytes  # called by the parser; both are `list.append`, which is fast
+    on_url: Callable[[bytes], None] = _discard_bytes
     _chunks: list[bytes] = []
     _url: list[bytes] = []
     _fields: list[tuple[bytes, bytes]] = []
-    _parser: HttpRequestParser | None = None  # between two requests there is none
+    _parser: HttpRequestParser | None = None  # None between requests
     _in_head: bool = False
-    _barren: int = 0  # bytes of a head, or of trailers, since the last of anything else
-    _refusal: bytes = BAD_REQUEST  # the answer to a head that cannot be read
-    _current: HttpExchange | None = None  # is being answered
-    _queue: deque[HttpExchange] | None = None  # those that came before it was
-    _held: bytes = b""  # bytes that wait for room in the queue; then `reading` is False
-    _deaf: bool = False  # nothing is read any more
-    _silent: bool = True  # nothing of it was read
+    _overhead: int = 0  # bytes of heads, chunk headers or trailers since the last byte of a body
+    _refusal: bytes = BAD_REQUEST  # the response to a head that cannot be parsed
+    _current: HttpExchange | None = None  # its response is being produced
+    _queue: deque[HttpExchange] | None = None  # pipelined requests after the current one
+    _held: bytes = b""  # unparsed bytes while the queue is full; `is_reading` is False then
+    _is_discarding: bool = False  # bytes from the client are no longer parsed
+    _is_silent: bool = True  # the client has sent nothing yet
     _aborted: bool = False
     _transport: asyncio.Transport | None = None
     _write_paused: bool = False
     _discarded: int = 0
-    _moved: float = 0.0
-    _still_since: float = 0.0
+    _unsent: int = 0  # bytes, at the last check of progress
+    _stalled_since: float = 0.0  # 0.0: not stalled
 
-    __repr__ = object.__repr__  # what is read holds keys and prompts
+    __repr__ = object.__repr__  # the buffers hold keys and prompts
 
-    # --- for the loop
+    # --- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -112,11 +113,11 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come, as far as the queue has room; the rest is held."""
-        if self._silent:
-            self._silent = False
+        """Parse the data while the queue has room; the rest is buffered."""
+        if self._is_silent:
+            self._is_silent = False
             self.server.connections.mark_received(self)
-        if self._deaf:
+        if self._is_discarding:
             self._discard(len(data))
             return
         parser = self._parser = self._parser or HttpRequestParser(self)
@@ -125,26 +126,26 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
             for at in range(0, len(data), _PIECE):
                 parser.feed_data(view[at : at + _PIECE])
                 if self._chunks:
-                    self._barren = 0
+                    self._overhead = 0
                 elif self._in_head or self.arriving is not None:
-                    self._barren += min(_PIECE, len(data) - at)
-                if self._barren > MAX_TARGET_BYTES and self._is_endless():
-                    self._no_further()
+                    self._overhead += min(_PIECE, len(data) - at)
+                if self._overhead > MAX_TARGET_BYTES and self._is_endless():
+                    self._stop_parsing()
                     return
-                if self._queue and self._is_ahead(self._queue):
+                if self._queue and self._is_full(self._queue):
                     self._held = data[at + _PIECE :]
-                    self.deadline = inf  # it is we who do not read
+                    self.deadline = inf  # the server has stopped reading: the client is not late
                     self.pause_reading()
                     break
-        except HttpParserUpgrade:  # offered, not taken: what follows is another protocol's
-            self._deaf = True
+        except HttpParserUpgrade:  # upgrades are refused: the bytes after the request may be of another protocol
+            self._is_discarding = True
         except HttpParserError:
-            self._no_further()
+            self._stop_parsing()
             return
         if self._chunks and self.arriving is not None:
             self.arriving.take(self._chunks)
         elif not (self._in_head or self.arriving or self._queue or (self._current and self._current.last)):
-            self._parser = None  # a long answer may be to come: the next request makes another parser
+            self._parser = None  # free its memory during a long response; the next request creates another
 
     def _discard(self, size: int) -> None:
         self._discarded += size
@@ -152,26 +153,26 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
             self.abort()
 
     def _is_endless(self) -> bool:
-        """Whether a head, or what is around the chunks of a body, is too long; `_refusal` says what of it."""
+        """Return whether a head, or the framing of a chunked body, is too long; set `_refusal` to the response."""
         if self._in_head and sum(map(len, self._url)) > MAX_TARGET_BYTES:
             self._refusal = TARGET_TOO_LONG
-        elif self._barren > MAX_PARTIAL_HEAD_BYTES + _PIECE:  # a piece may begin with the end of another request
+        elif self._overhead > MAX_PARTIAL_HEAD_BYTES + _PIECE:  # a piece may start with the end of another request
             self._refusal = HEAD_TOO_LONG
         return self._refusal is not BAD_REQUEST
 
-    def _is_ahead(self, queue: deque[HttpExchange]) -> bool:
-        """Whether enough requests wait for their turn."""
+    def _is_full(self, queue: deque[HttpExchange]) -> bool:
+        """Return whether the queue is full."""
         if self._chunks and self.arriving is not None:
             self.arriving.take(self._chunks)
-        return len(queue) >= MAX_PIPELINED or sum([each.size for each in queue]) > _MOST_AHEAD
+        return len(queue) >= MAX_PIPELINED or sum([each.size for each in queue]) > _MAX_QUEUED_BYTES
 
     def eof_received(self) -> bool:
-        """Return whether the connection stays open: a client that has sent whole requests may wait for the answers."""
+        """Return whether the connection stays open: a client that sent complete requests may wait for responses."""
         current, arriving = self._current, self.arriving
         if current is None:
             return False
         if arriving is current:
-            self._leave()
+            self._give_up()
             return False
         if arriving is not None and self._queue:
             self._queue.pop()
@@ -187,9 +188,9 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
     def connection_lost(self, exc: Exception | None) -> None:
         self.server.connections.remove(self)
         if self._current is not None or self._queue:
-            self._lost()
+            self._disconnect_all()
         self._transport = self._parser = None
-        self.write = _nowhere
+        self.write = _discard_bytes
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -200,23 +201,23 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
     def resume_writing(self) -> None:
         self._write_paused = False
         self.server.connections.slow_readers.discard(self)
-        self._still_since = 0.0
+        self._stalled_since = 0.0
         if self._current is not None:
             self._current.resume_source()
-        elif not self._deaf:
+        elif not self._is_discarding:
             self._next()
 
-    # --- for the parser
+    # --- called by the parser
 
     def on_message_begin(self) -> None:
         self._in_head = True
-        self._barren = 0
+        self._overhead = 0
         self._url.clear()
         self._fields = []
         self.deadline = self.server.clock() + HEAD_SECONDS
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._fields.append((name, value))  # trailers, too, which are not used
+        self._fields.append((name, value))  # trailers too; they are not used
         if len(self._fields) > MAX_HEADERS:
             self._refusal = HEAD_TOO_LONG
             raise _Refused
@@ -252,7 +253,7 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
         if self._queue is None:
             self._queue = deque()
         self._queue.append(exchange)
-        self.deadline = inf  # it is not its turn
+        self.deadline = inf  # its body is read when its turn comes
 
     def on_message_complete(self) -> None:
         arriving, self.arriving = self.arriving, None
@@ -262,19 +263,20 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
             if self._current is not None:
                 self.deadline = inf
 
-    # --- for the exchange
+    # --- called by the exchange
 
     def write_both(self, head: bytes, body: bytes) -> None:
+        """Write a head and a body without copying them into one buffer."""
         if self._transport is not None:
             self._transport.writelines((head, body))
 
     def resume_reading(self) -> None:
-        """Read again, unless enough requests wait."""
-        if self._queue and self._is_ahead(self._queue):
+        """Read from the socket again, unless the queue is full."""
+        if self._queue and self._is_full(self._queue):
             return
         if self._held:
-            held, self._held = self._held, b""
-            self.data_received(held)
+            buffered, self._held = self._held, b""
+            self.data_received(buffered)
             if self._held:
                 return
         if not self.is_reading and self._transport is not None and not self._transport.is_closing():
@@ -291,16 +293,16 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
                 self._transport.pause_reading()
 
     def response_done(self, exchange: HttpExchange) -> None:
-        """All of the answer is written: it is the next one's turn."""
+        """Start the next request, or close: the response of this exchange is complete."""
         if exchange is not self._current:
             return
         self._current = None
-        if exchange.last or (self._deaf and not self._queue):
-            self._finish(whole=exchange.is_body_complete and not self._deaf and not self._queue)
+        if exchange.last or (self._is_discarding and not self._queue):
+            self._finish(whole=exchange.is_body_complete and not self._is_discarding and not self._queue)
             return
         if not self._queue and (self.server.keeps_no_connections or self.half_closed):
             self._finish(whole=True)
-        elif self._write_paused:  # answers must not pile up for a client that does not read them
+        elif self._write_paused:  # otherwise responses would pile up for a client that does not read
             self.deadline = inf
             self.pause_reading()
         elif self._queue or not self.is_reading:
@@ -309,7 +311,7 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
             self.deadline = self.server.clock() + IDLE_SECONDS
 
     def break_off(self, *, reset: bool) -> None:
-        """End the connection inside of an answer: once all is written, or with a reset."""
+        """Close the connection inside a response: after all bytes are written, or at once with a reset."""
         if self._transport is None or self._transport.is_closing():
             return
         if reset:
@@ -317,49 +319,49 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
         else:
             self._close()
 
-    # --- for the sweeper
+    # --- called by `HttpServer.sweep` and the registry
 
     def deadline_passed(self, now: float) -> None:
-        """The deadline has passed."""
+        """Refuse or close: the deadline of the head, the body or an idle connection has passed."""
         self.deadline = inf
-        if self._deaf:
+        if self._is_discarding:
             self.abort()
         elif self._in_head:
             self._refusal = REQUEST_TIMEOUT
-            self._no_further()
+            self._stop_parsing()
         elif self.arriving is not None and self.body_timer is not None:
             fault = self.body_timer.fault(self.arriving.size, now)
             if fault is None:
                 self.deadline = self.body_timer.due
             else:
-                self._deaf = True
+                self._is_discarding = True
                 self.arriving.fail_body(fault)
                 self.arriving = None
         elif self.arriving is None and self._current is None:
             self._close()
 
     def check_progress(self, now: float) -> None:
-        """Give a client up that has taken nothing for too long."""
+        """Close the connection if the client has read nothing for STALL_SECONDS."""
         left = unsent_bytes(self._transport) if self._transport is not None else 0
-        if not self._still_since or left != self._moved:
-            self._moved, self._still_since = left, now
-        elif now - self._still_since >= STALL_SECONDS:
-            self._leave()
+        if not self._stalled_since or left != self._unsent:
+            self._unsent, self._stalled_since = left, now
+        elif now - self._stalled_since >= STALL_SECONDS:
+            self._give_up()
 
     def probe(self) -> None:
-        """Find out whether a client that sends nothing more still waits: its system answers what is sent, or not."""
+        """Send bytes without content to a half-closed client; a closed socket responds with a reset."""
         if self._transport is None or self._transport.is_closing() or probe(self._transport):
             return
         if self._current is not None:
             self._current.probe()
 
     def check_disconnected(self) -> None:
-        """End the work for a client that turned out to have closed its socket."""
+        """Cancel the work for a client that has reset the connection."""
         if self._transport is not None and not self._transport.is_closing() and is_reset(self._transport):
-            self._leave()
+            self._give_up()
 
     def stop_keep_alive(self) -> None:
-        """Keep the connection for no other request."""
+        """Close the connection after the current response, or now if it is idle."""
         if self._current is not None:
             self._current.last = self._current.last or not self._current.is_started
         elif not self._queue and not self._in_head and self.arriving is None:
@@ -367,45 +369,46 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is arriving or being answered."""
+        """Return whether a request is arriving or its response is being produced."""
         return self._current is not None or self._in_head or bool(self._queue)
 
     @property
     def idle_since(self) -> float:
-        """When its last answer was written, if it is not busy."""
+        """Return when the last response was written. Valid only if the connection is not busy."""
         return self.deadline - IDLE_SECONDS
 
     @property
     def has_unread(self) -> bool:
-        """Whether bytes of the client wait to be read."""
+        """Return whether the socket has bytes that are not read yet."""
         return self._transport is not None and is_readable(self._transport)
 
     @property
     def is_slow(self) -> bool:
-        """Whether a body is arriving that has come more slowly than it must, for `GRACE_SECONDS` seconds or more."""
-        watch, arriving = self.body_timer, self.arriving
+        """Return whether a body has been arriving below the required rate, for GRACE_SECONDS or more."""
+        timer, arriving = self.body_timer, self.arriving
         return (
-            watch is not None
+            timer is not None
             and arriving is not None
-            and watch.is_slow(arriving.size, self.server.clock(), GRACE_SECONDS)
+            and timer.is_slow(arriving.size, self.server.clock(), GRACE_SECONDS)
         )
 
     def abort(self) -> None:
+        """Close the connection at once, without writing what is buffered."""
         self._aborted = True
         if self._transport is not None:
             self._transport.abort()
-        else:  # TLS was not agreed on, or not yet
+        else:  # the TLS handshake failed, or is not complete
             self.server.connections.remove(self)
 
-    # --- within
+    # --- internal
 
     def _next(self) -> None:
-        """Begin the next request, or wait for one."""
+        """Start the next request, or wait for one."""
         if self._queue:
             self._begin(self._queue.popleft())
         elif not self._in_head:
             self.deadline = self.server.clock() + IDLE_SECONDS
-        if not self.is_reading:  # the queue was full, or the body was not asked for yet
+        if not self.is_reading:  # the queue was full, or the body was not read yet
             self.resume_reading()
 
     def _begin(self, exchange: HttpExchange) -> None:
@@ -415,15 +418,15 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
         exchange.task = task = self.server.loop.create_task(self.server.answer(exchange))
         task.add_done_callback(exchange.task_done, context=self.server.context)
 
-    def _no_further(self) -> None:
-        """What comes is no HTTP, or more than is taken. What was asked before it is still answered."""
-        self._deaf, self._in_head, self._held = True, False, b""
+    def _stop_parsing(self) -> None:
+        """Refuse bytes that are not HTTP or too long. Requests before them still get their responses."""
+        self._is_discarding, self._in_head, self._held = True, False, b""
         self._chunks.clear()
         arriving, self.arriving = self.arriving, None
         if not self.is_reading:
             self.resume_reading()
         if arriving is not None:
-            arriving.fail_body(_NO_HTTP)
+            arriving.fail_body(_BAD_FRAMING)
         if self._current is None:
             self.write(self._refusal)
             self._finish(whole=False)
@@ -433,28 +436,28 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
         if whole or self.half_closed or self._transport is None or self._transport.is_closing():
             self._close()
             return
-        self._deaf, self._queue = True, None
+        self._is_discarding, self._queue = True, None
         self._held = b""
         self.deadline = self.server.clock() + _LINGER_SECONDS
         if not self.is_reading:
             self.resume_reading()
         try:
             self._transport.write_eof()
-        except OSError:  # the client has reset the connection, which was not read yet
+        except OSError:  # the client has reset the connection, and asyncio has not reported it yet
             self.abort()
 
     def _close(self) -> None:
-        """Once all is written; a client that does not read is given up by the sweeper."""
+        """Close after all bytes are written. If the client does not read them, `check_progress` aborts."""
         if self._transport is not None and not self._transport.is_closing():
             if self._transport.get_write_buffer_size():
                 self.server.connections.slow_readers.add(self)
             self._transport.close()
 
-    def _leave(self) -> None:
-        self._lost()
+    def _give_up(self) -> None:
+        self._disconnect_all()
         self.abort()
 
-    def _lost(self) -> None:
+    def _disconnect_all(self) -> None:
         queue, self._queue = self._queue, None
         current, self._current, self.arriving = self._current, None, None
         for exchange in (current, *(queue or ())):

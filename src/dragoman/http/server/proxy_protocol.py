@@ -1,7 +1,7 @@
 """The PROXY protocol, versions 1 and 2: a proxy's first bytes on a connection name the client behind it.
 
-The specification is proxy-protocol.txt of HAProxy. It is read on connections of trusted proxies only, where it
-must be there: else a client could send it itself.
+The specification is HAProxy's proxy-protocol.txt. The header is read only on connections of trusted proxies, and is
+required there. Otherwise a client could send a header of its own and claim any address.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _ADDRESSES = {0x11: (socket.AF_INET, 4), 0x21: (socket.AF_INET6, 16)}  # TCP ove
 
 
 class BadProxyHeader(ValueError):
-    """The bytes are no header of the PROXY protocol."""
+    """The bytes are not a header of the PROXY protocol."""
 
 
 class ProxyHeader(Struct, frozen=True):
-    """A header: the client's address, empty if it names none (a health check of the proxy), and its length."""
+    """A parsed header. `client` is empty if it names no client, as in a health check; `size` is its length in bytes."""
 
     client: str
     size: int
 
 
 def parse_proxy_header(data: bytes) -> ProxyHeader | None:
-    """Read the header at the beginning of a connection. None if more bytes are needed. Raises NotProxied."""
+    """Parse the header at the start of a connection; None if more bytes are needed. Raises BadProxyHeader."""
     if data.startswith(_V2):
         return _parse_v2(data)
     if data.startswith(_V1):
@@ -79,53 +79,53 @@ def _parse_v2(data: bytes) -> ProxyHeader | None:
 
 
 class ProxiedConnection(asyncio.Protocol):
-    """Reads the header, then gives the connection to the server's own protocol.
+    """Reads the header, then passes the connection to a ServerConnection.
 
-    That one has the transport from the beginning, so that the connection is counted, timed and shed like others. When
-    the header has named a client, it counts for the client.
+    The ServerConnection has the transport from the start, so that the connection is counted, timed and shed like all
+    others. Once the header has named a client, the connection counts towards that client's limit.
     """
 
     def __init__(
-        self, connections: ConnectionRegistry, own: ServerConnection, max_of_peer: Callable[[str], int]
+        self, connections: ConnectionRegistry, connection: ServerConnection, max_of_peer: Callable[[str], int]
     ) -> None:
-        self._connections, self._own, self._max_of_peer = connections, own, max_of_peer
+        self._connections, self._connection, self._max_of_peer = connections, connection, max_of_peer
         self._data = b""
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._own.connection_made(self._transport)
+        self._connection.connection_made(self._transport)
 
     def data_received(self, data: bytes) -> None:
-        self._connections.mark_received(self._own)
+        self._connections.mark_received(self._connection)
         self._data += data
         try:
-            preface = parse_proxy_header(self._data)
+            header = parse_proxy_header(self._data)
         except BadProxyHeader:
             self._refuse()
             return
-        if preface is not None:
-            self._hand_over(preface)
+        if header is not None:
+            self._hand_over(header)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._own.connection_lost(exc)
+        self._connection.connection_lost(exc)
 
     def _refuse(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(BAD_REQUEST)
             self._transport.close()
 
-    def _hand_over(self, preface: ProxyHeader) -> None:
-        transport, own, rest = self._transport, self._own, self._data[preface.size :]
+    def _hand_over(self, header: ProxyHeader) -> None:
+        transport, connection, rest = self._transport, self._connection, self._data[header.size :]
         if transport is None or transport.is_closing():
             return
-        client, peer = preface.client, limit_key(preface.client)
-        if client and peer != own.peer and not self._connections.has_room(peer, self._max_of_peer(client)):
-            own.abort()
+        client, peer = header.client, limit_key(header.client)
+        if client and peer != connection.peer and not self._connections.has_room(peer, self._max_of_peer(client)):
+            connection.abort()
             return
         if client:
-            own.client = client
-            self._connections.move_to_peer(own, peer)
-        transport.set_protocol(own)
+            connection.client = client
+            self._connections.move_to_peer(connection, peer)
+        transport.set_protocol(connection)
         if rest:
-            own.data_received(rest)
+            connection.data_received(rest)

@@ -1,7 +1,7 @@
-"""The server: its connections, one timer that looks after all of them, and two ways to listen.
+"""The HTTP server: its connections, one timer that enforces all their deadlines, and two listeners.
 
-`Listener` closes connections past its limit. `Acceptor`, which the gateway uses, closes those that are worth least to
-make room for new ones; `ConnectionRegistry` knows which these are.
+`Listener` (simulator, admin socket) closes connections past its limit. `Acceptor` (gateway) makes room for new
+connections: it closes the open ones that matter least. `ConnectionRegistry` keeps the order in which they are closed.
 """
 
 from __future__ import annotations
@@ -26,85 +26,88 @@ from dragoman.http.framing import GRACE_SECONDS, HEAD_SECONDS, SWEEP_SECONDS
 from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.sockets import defers_accept
 
-_SHORT_GRACE = 0.1  # seconds
-_SHED_AT_ONCE = 16  # connections that are closed together: idle and slow ones are found by looking at all
-_AT_ONCE = 64  # connections taken in one go, so that those that are open are served in between
-_GRACE = 0.02  # seconds for those that were accepted to be read, before it is tried again
-_REST = 0.5  # seconds without file descriptors, before it is tried again
-_SILENCE = 10.0  # seconds between two complaints about that
+_SHORT_GRACE = 0.1  # seconds, for a connection whose first byte the system has already waited for
+_SHED_AT_ONCE = 16  # idle or slow connections closed together, because finding them scans all connections
+_MAX_ACCEPTS = 64  # connections accepted in one turn of the loop; open connections are served in between
+_RETRY_SECONDS = 0.02  # until the next attempt to accept, while accepted connections are read
+_EXHAUSTED_SECONDS = 0.5  # until the next attempt to accept, after file descriptors or memory ran out
+_REPORT_SECONDS = 10.0  # between two reports of that
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class ShedResult(Enum):
-    """What came of an attempt to make room."""
+    """The result of an attempt to make room."""
 
-    CLOSED = auto()  # a connection, or several
-    LATER = auto()  # none, but some that have their grace now can be closed soon
-    NOTHING = auto()  # every connection has a request that runs, or arrives as it should
+    CLOSED = auto()  # at least one connection was closed
+    LATER = auto()  # none was closed, but some can be when their grace period ends
+    NOTHING = auto()  # every connection has a request that runs or arrives fast enough
 
 
 class _Group(Struct):
     """The connections of one peer, or of all."""
 
     members: set[ServerConnection] = set()
-    # None of their requests was let in yet; oldest first.
-    silent: dict[ServerConnection, None] = {}  # nothing was read of them
-    unadmitted: dict[ServerConnection, None] = {}  # something was, and it was no request that is let in
+    # Connections without an admitted request, oldest first.
+    silent: dict[ServerConnection, None] = {}  # they have sent nothing
+    unadmitted: dict[ServerConnection, None] = {}  # they have sent bytes, but no admitted request
 
 
 class ConnectionRegistry:
-    """The open connections of a server: by peer, and in the order in which they are closed when room runs short."""
+    """The open connections of a server, by peer and in the order in which `shed` closes them."""
 
     def __init__(self) -> None:
         self._all = _Group()
         self._by_peer: dict[str, _Group] = {}
         self.members = self._all.members
-        self.slow_readers: set[ServerConnection] = set()  # whose clients do not read as fast as we write
-        self.half_closed: set[ServerConnection] = set()  # whose clients send nothing more, and wait for an answer
+        self.slow_readers: set[ServerConnection] = set()  # with clients that read more slowly than the server writes
+        self.half_closed: set[ServerConnection] = (
+            set()
+        )  # with clients that closed their sending side and wait for a response
 
     def __len__(self) -> int:
         return len(self.members)
 
     @property
     def unadmitted(self) -> int:
-        """How many connections have sent something, but no request that was let in."""
+        """Return how many connections have sent bytes, but no admitted request."""
         return len(self._all.unadmitted)
 
     def count_of_peer(self, peer: str) -> int:
-        """How many connections this peer has."""
+        """Return how many connections this peer has."""
         group = self._by_peer.get(peer)
         return len(group.members) if group is not None else 0
 
     def has_room(self, peer: str, most: int) -> bool:
-        """Whether one more connection of this peer may be. If it has `most`, one of them is closed for it."""
+        """Return whether this peer may open one more connection. If it has `most`, one of them is closed first."""
         return self.count_of_peer(peer) < most or self.shed(peer) is not ShedResult.NOTHING
 
     def add(self, member: ServerConnection) -> None:
+        """Register a new connection, as one that has sent nothing."""
         for group in (self._all, self._by_peer.setdefault(member.peer, _Group())):
             group.members.add(member)
             group.silent[member] = None
 
     def move_to_peer(self, member: ServerConnection, peer: str) -> None:
-        """Count a connection for another peer: the client that its proxy has named."""
+        """Count a connection for another peer: the client that the PROXY header named."""
         if member not in self.members:
             return
-        heard = member not in self._all.silent
+        has_received = member not in self._all.silent
         self.remove(member)
         member.peer = peer
         self.add(member)
-        if heard:
+        if has_received:
             self.mark_received(member)
 
     def shorten_grace(self, member: ServerConnection) -> None:
-        """Give a connection a short grace: the system has probably waited for its first byte already.
+        """Shorten the grace period of a connection whose first byte the system has waited for (`defer_accept`).
 
-        It has not where a flood of connections fills its queue.
+        Some grace is still needed: the system does not wait when a flood of connections fills its queue.
         """
         if member in self.members:
             member.since = monotonic() - GRACE_SECONDS + _SHORT_GRACE
 
     def mark_received(self, member: ServerConnection, *, is_admitted: bool = False) -> None:
-        """The first bytes of this connection were read, or a request of it was let in."""
+        """Record that the first bytes of a connection were read, or that a request of it was admitted."""
         if member in self.members:
             for group in (self._all, self._by_peer[member.peer]):
                 group.silent.pop(member, None)
@@ -114,6 +117,7 @@ class ConnectionRegistry:
                     group.unadmitted[member] = None
 
     def remove(self, member: ServerConnection) -> None:
+        """Forget a connection that is closed. Does nothing if it is not registered."""
         if member not in self.members:
             return
         for group in (self._all, of_peer := self._by_peer[member.peer]):
@@ -126,13 +130,12 @@ class ConnectionRegistry:
         self.half_closed.discard(member)
 
     def shed(self, peer: str = "") -> ShedResult:
-        """Close what is worth least, of this peer or of all.
+        """Close the connection that matters least, of one peer or of all.
 
-        First the oldest connection that sent something which is no request, or not yet; a client that means well sends
-        its whole head at once. Then the oldest that has sent nothing for `GRACE_SECONDS` seconds. While others have
-        that grace,
-        nothing more is closed. Then come those that have been idle for longest, and last those whose request arrives
-        more slowly than `server.min_body_rate`. A request that has arrived, or arrives as it should, is never closed.
+        The order: (1) the oldest connection that has sent bytes but no admitted request, since a normal client sends
+        its whole head at once; (2) the oldest that has sent nothing for GRACE_SECONDS; while others are within that
+        period, nothing more is closed; (3) those that have been idle for longest; (4) those with a request body that
+        arrives more slowly than `server.min_body_rate`. A complete request, or one that arrives fast enough, is safe.
         """
         group = self._by_peer.get(peer, _Group()) if peer else self._all
         for member in group.unadmitted:
@@ -144,10 +147,10 @@ class ConnectionRegistry:
             self._close(member)
             return ShedResult.CLOSED
         idle = sorted((each for each in group.members if not each.is_busy), key=lambda each: each.idle_since)
-        weakest = idle or [each for each in group.members if each.is_slow]
-        for member in weakest[: _SHED_AT_ONCE if not peer else 1]:
+        candidates = idle or [each for each in group.members if each.is_slow]
+        for member in candidates[: _SHED_AT_ONCE if not peer else 1]:
             self._close(member)
-        return ShedResult.CLOSED if weakest else ShedResult.NOTHING
+        return ShedResult.CLOSED if candidates else ShedResult.NOTHING
 
     def _close(self, member: ServerConnection) -> None:
         self.remove(member)
@@ -155,23 +158,25 @@ class ConnectionRegistry:
 
 
 class HttpServer:
-    """Gives each request to `answer`, in a task of its own."""
+    """Passes each request as an exchange to `answer`, in a task of its own."""
 
     def __init__(
         self, answer: Callable[[HttpExchange], Coroutine[Any, Any, None]], *, write_buffer: int | None = None
     ) -> None:
         self.connections = ConnectionRegistry()
         self.keeps_no_connections = False
-        self.write_buffer = write_buffer  # bytes that a transport holds before it pauses the writer; None: its default
+        self.write_buffer = (
+            write_buffer  # bytes that a transport buffers before it pauses the writer; None: its default
+        )
         self.answer = answer
         self.loop = asyncio.get_running_loop()
-        self.context = copy_context()  # one for all: what ends an exchange reads nothing of it
-        self.clock: Callable[[], float] = time.monotonic  # for deadlines: uvloop's own stands still during a turn
+        self.context = copy_context()  # shared: the done callback of an exchange reads no context variable
+        self.clock: Callable[[], float] = time.monotonic  # for deadlines; uvloop's clock does not advance during a turn
         self._late: set[ServerConnection] = set()
 
     def sweep(self, now: float) -> None:
-        """End what is overdue; called `SWEEP_SECONDS` apart."""
-        # After a slow turn of the loop bytes may wait to be read: only who was late before, too, is judged.
+        """Enforce all deadlines; called every SWEEP_SECONDS."""
+        # After a slow turn of the loop, unread bytes may wait: act only on connections that were late last time too.
         late = {each for each in self.connections.members if each.deadline <= now}
         for connection in late & self._late:
             connection.deadline_passed(now)
@@ -182,7 +187,7 @@ class HttpServer:
             connection.check_disconnected()
 
     def stop_keep_alive(self) -> None:
-        """Keep no connection for another request."""
+        """Close every connection after its current response; idle ones now."""
         self.keeps_no_connections = True
         for connection in list(self.connections.members):
             connection.stop_keep_alive()
@@ -194,7 +199,7 @@ class HttpServer:
 
 
 class Listener:
-    """Serves at most `most` connections; further ones are closed at once."""
+    """Listens, and serves at most `most` connections; further ones are closed at once."""
 
     def __init__(self, server: HttpServer, *, most: int) -> None:
         self._server, self._most = server, most
@@ -209,28 +214,28 @@ class Listener:
         tls: ssl.SSLContext | None = None,
         first: Callable[[ServerConnection], asyncio.BaseProtocol] | None = None,
     ) -> int:
-        """Listen, and return the port. Raises OSError.
+        """Listen on a TCP port, and return the port. Raises OSError.
 
-        `first` makes the protocol that a connection begins with, if that is not the server's own.
+        `first` creates the protocol that reads the start of a connection; the default is the ServerConnection itself.
         """
 
-        def made() -> asyncio.BaseProtocol:
+        def make_protocol() -> asyncio.BaseProtocol:
             connection = self._connection()
             return connection if first is None else first(connection)
 
         self._listening = await asyncio.get_running_loop().create_server(
-            made, host, port, ssl=tls, ssl_handshake_timeout=None if tls is None else HEAD_SECONDS
+            make_protocol, host, port, ssl=tls, ssl_handshake_timeout=None if tls is None else HEAD_SECONDS
         )
         self._sweeping = asyncio.create_task(self._sweep())
         return int(self._listening.sockets[0].getsockname()[1])
 
     async def listen_at(self, listening: socket.socket) -> None:
-        """Listen at a Unix socket that is bound."""
+        """Listen on a Unix socket that is already bound."""
         self._listening = await asyncio.get_running_loop().create_unix_server(self._connection, sock=listening)
         self._sweeping = asyncio.create_task(self._sweep())
 
     async def close(self) -> None:
-        """Listen no more, and end every connection."""
+        """Stop listening, and close every connection."""
         if self._listening is not None:
             self._listening.close()
         if self._sweeping is not None:
@@ -253,10 +258,10 @@ class Listener:
 
 
 class Acceptor:
-    """Accepts while fewer than `most` connections are open, and of one peer fewer than `max_of_peer`.
+    """Accepts connections: at most `most` in total, and at most `max_of_peer` for one peer.
 
-    Past that, a connection is shed for each new one. Only where all have running requests, the new ones wait in the
-    backlog, or are closed if it is their peer that has too many.
+    At the limit, it closes an open connection for each new one (`ConnectionRegistry.shed`). If all open connections
+    have running requests, new ones wait in the backlog, or are closed if their peer has too many.
     """
 
     def __init__(
@@ -271,24 +276,25 @@ class Acceptor:
     ) -> None:
         self._listening, self._server = listening, server
         self._most, self._max_of_peer, self._exhausted = most, max_of_peer, on_exhausted
-        self._first = first  # what reads the first bytes of a connection, if that is not the server's own
+        self._first = first  # creates the protocol that reads the start of a connection
         self._defers = defers_accept(listening)
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
-        self._waits = self._closed = False
-        self._rest: asyncio.TimerHandle | None = None
-        self._silent_until = 0.0
+        self._is_paused = self._closed = False
+        self._retry: asyncio.TimerHandle | None = None
+        self._next_report = 0.0
         self._pending = select.poll()
         self._pending.register(listening, select.POLLIN)
         self._loop.add_reader(listening, self._accept)
 
     def resume_accepting(self) -> None:
-        """Go on if there is room by now, or something to shed."""
-        if self._waits and self._rest is None and not self._closed:
-            self._waits = False
+        """Accept connections again, after a request has ended or a connection was closed."""
+        if self._is_paused and self._retry is None and not self._closed:
+            self._is_paused = False
             self._loop.add_reader(self._listening, self._accept)
 
     def close(self) -> None:
+        """Stop accepting, and close the listening socket; open connections stay open."""
         if not self._closed:
             self._closed = True
             self._pause()
@@ -296,10 +302,10 @@ class Acceptor:
 
     def _accept(self) -> None:
         connections, shed_now = self._server.connections, 0
-        for _ in range(_AT_ONCE):
+        for _ in range(_MAX_ACCEPTS):
             if len(connections.members) >= self._most:
-                # Not all in one turn: the newest of them may have sent a request that is let in in the next.
-                if (shed_now and shed_now >= connections.unadmitted) or not self._makes_room():
+                # Do not shed all in one turn: the newest may have sent a request that is admitted in the next.
+                if (shed_now and shed_now >= connections.unadmitted) or not self._make_room():
                     return
                 shed_now += 1
             try:
@@ -309,7 +315,7 @@ class Acceptor:
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     raise
-                self._exhausted_by(error)
+                self._handle_exhausted(error)
                 return
             name = normalize_address(address[0])
             most, peer = self._max_of_peer(name), limit_key(name)
@@ -323,33 +329,33 @@ class Acceptor:
             self._opening.add(opening)
             opening.add_done_callback(self._opening.discard)
 
-    def _makes_room(self) -> bool:
-        """Close a connection for one that waits. Where none can be closed now, wait with accepting."""
-        if not self._pending.poll(0):  # no connection waits
+    def _make_room(self) -> bool:
+        """Close a connection for one in the backlog. If none can be closed now, pause accepting."""
+        if not self._pending.poll(0):  # the backlog is empty
             return False
         shed = self._server.connections.shed()
         if shed is not ShedResult.CLOSED:
             self._pause()
             if shed is ShedResult.LATER:
-                self._rest = self._loop.call_later(_GRACE, self._rested)
+                self._retry = self._loop.call_later(_RETRY_SECONDS, self._resume)
         return shed is ShedResult.CLOSED
 
-    def _exhausted_by(self, error: OSError) -> None:
-        """The system gives no more connections. What is shed is closed at the end of this turn of the loop."""
+    def _handle_exhausted(self, error: OSError) -> None:
+        """Report that the system has no more resources, and shed; the loop closes sockets at the end of this turn."""
         now = self._loop.time()
-        if now >= self._silent_until:
-            self._silent_until = now + _SILENCE
+        if now >= self._next_report:
+            self._next_report = now + _REPORT_SECONDS
             self._exhausted(error)
         if self._server.connections.shed() is not ShedResult.CLOSED:
             self._pause()
-            self._rest = self._loop.call_later(_REST, self._rested)
+            self._retry = self._loop.call_later(_EXHAUSTED_SECONDS, self._resume)
 
     async def _open(self, client: socket.socket, protocol: ServerConnection) -> None:
         if self._defers:
             try:
                 client.recv(1, socket.MSG_PEEK)
             except BlockingIOError:
-                self._server.connections.shorten_grace(protocol)  # it had its grace before it was accepted
+                self._server.connections.shorten_grace(protocol)  # the system has waited for its first byte
             except OSError:
                 pass
         first = protocol if self._first is None else self._first(protocol)
@@ -360,13 +366,13 @@ class Acceptor:
             client.close()
 
     def _pause(self) -> None:
-        if not self._waits:
-            self._waits = True
+        if not self._is_paused:
+            self._is_paused = True
             self._loop.remove_reader(self._listening)
-        if self._rest is not None:
-            self._rest.cancel()
-            self._rest = None
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
 
-    def _rested(self) -> None:
-        self._rest = None
+    def _resume(self) -> None:
+        self._retry = None
         self.resume_accepting()
