@@ -249,7 +249,7 @@ def test_a_row_that_was_logged_out_meanwhile_is_not_brought_back(tmp_path: Path)
     database.execute("DELETE FROM auth_kv WHERE key = ?", (token.slot,))
     database.commit()
     database.close()
-    with pytest.raises(CredentialFault, match="ended by another program"):
+    with pytest.raises(CredentialFault, match="another program removed the login"):
         store.save(renewed(token), token)
     assert token.slot not in rows(store.path)
 
@@ -274,7 +274,7 @@ def test_one_bad_row_does_not_spoil_the_others(tmp_path: Path) -> None:
 def test_a_store_that_another_program_is_writing_is_waited_for_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.upstream.kiro.cli_store._BUSY", 0.1)
+    monkeypatch.setattr("dragoman.upstream.kiro.cli_store._BUSY_TIMEOUT", 0.1)
     store = cli(tmp_path)
     other = sqlite3.connect(store.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
