@@ -316,7 +316,7 @@ def test_a_login_that_points_at_another_programs_is_that_programs(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["../x", "", "a/b", ".hidden", "x" * 65])
 def test_a_login_is_named_by_a_word(tmp_path: Path, name: str) -> None:
-    with pytest.raises(CredentialFault, match="cannot name"):
+    with pytest.raises(CredentialFault, match="not a valid login name"):
         places(tmp_path).own_file(name)
 
 
