@@ -113,7 +113,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     store.save(renewed(token), token)
     assert linked.is_symlink()
     assert real.load().access == SecretText("access-2")
-    assert store.lock == real.lock  # whoever comes by the other name waits at the same lock
+    assert store.lock == real.lock  # a process that uses the other name takes the same lock
 
 
 def test_our_own_file_is_private_or_not_read(tmp_path: Path) -> None:
