@@ -259,7 +259,7 @@ _PROGRAMS = (
             )
         },
     ),
-    # It has no tools: it edits as the answer says, and the simulated model repeats what it is told.
+    # It has no tools: it edits files as the reply says, and the simulated model repeats its prompt.
     Client(
         name="aider",
         version="0.86.2",
@@ -274,7 +274,7 @@ _PROGRAMS = (
 
 
 def _by_run(name: str, *arguments: str, **more: object) -> Client:
-    """The same client started by `dragoman run`, which alone tells it where to go; `arguments` are the client's."""
+    """Return a client started by `dragoman run`, which alone sets its address; `arguments` are the client's."""
     [client] = [each for each in _PROGRAMS if each.name == name]
     ours = (sys.executable, "-m", "dragoman", "run", "--config", "$home/dragoman.toml", "--model", "$model")
     row: dict[str, object] = {
@@ -363,7 +363,7 @@ CLIENTS = (*LIBRARIES, *PROGRAMS)
 
 
 def select_clients(names: Iterable[str]) -> list[Client]:
-    """The clients of these names, pins or sets. Raises KeyError for a name nobody has."""
+    """Return the clients of these names, pins or sets. Raises KeyError for an unknown name."""
     found: list[Client] = []
     for name in names:
         some = [each for each in CLIENTS if name in ("all", each.name, each.pin, each.name.split()[0], *each.sets)]

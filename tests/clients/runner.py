@@ -21,7 +21,7 @@ from tests.gateway.harness import KEY, GatewayHarness, start_gateway, upstream_c
 
 LONGEST = 60  # seconds for one run
 MODELS = {"kiro": "claude-sonnet-4.5", "bedrock": "anthropic.claude-sonnet-4-5-20250929-v1:0"}
-# Every name leads to the one upstream: clients ask for small models that nobody configured.
+# Every name leads to the one upstream: clients also request small models that are not configured.
 _ROUTE = '[[routes]]\nmatch = "*"\nupstream = "{name}"\nmodel = "{model}"\n'
 
 
@@ -84,7 +84,7 @@ class ToolLoop(CommandResult):
         return sum(self.token.encode() in each.body for each in self.asked)
 
     def keep(self, client: Client, target: str) -> Path:
-        """Write down what was said on all sides, to find the cause by."""
+        """Write the requests, responses and logs of a failed run to a folder, to find the cause."""
         folder = CACHE / "failed" / f"{client.name.replace(' ', '-')}-over-{target}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

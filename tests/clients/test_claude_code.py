@@ -1,4 +1,4 @@
-"""What Claude Code says and other services would refuse: it is said where it can be, and never turned into a refusal."""
+"""Claude Code sends fields that other services refuse: each is translated or left out, and never becomes an error."""
 
 from __future__ import annotations
 

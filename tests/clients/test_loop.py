@@ -52,7 +52,7 @@ def test_the_probes_of_claude_code_are_answered_at_once_and_by_us(
     assert here.simulator.total == before
 
 
-# --- What docs/clients.md tells users of SDKs and frameworks to write, run as it tells them to
+# --- the examples for SDKs and frameworks in docs/clients.md, run as they are written there
 
 _ASKED = {client.pin for client in select_clients(NAMES)}
 

@@ -54,7 +54,7 @@ async def main(provider: str, hows: list[str]) -> None:
     providers = {"anthropic": anthropic, "chat": chat, "responses": responses, "bedrock": bedrock, "google": google}
     agent = Agent(providers[provider](), tools=[copy])
 
-    async def read(_: Any, events: Any) -> None:  # with somebody to tell, it streams
+    async def read(_: Any, events: Any) -> None:  # with an event handler, the agent streams
         async for _event in events:
             pass
 

@@ -13,7 +13,7 @@ from dragoman.simulator import running_simulator
 
 TOOLS = '''
 def get_weather(city: str) -> str:
-    """Tell the weather."""
+    """Return the weather."""
     return f"{city} is sunny"
 
 THING = 3

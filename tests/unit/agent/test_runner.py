@@ -84,7 +84,7 @@ def answer(*items: Any, why: StopReason | None = None) -> list[Event]:
 
 
 def get(city: str) -> str:
-    """Tell the weather."""
+    """Return the weather."""
     return f"{city} is sunny"
 
 

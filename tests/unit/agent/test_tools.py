@@ -37,7 +37,7 @@ class Point(msgspec.Struct):
 
 
 def weather(city: str, days: int = 1, unit: Unit = Unit.CELSIUS, *, place: Place | None = None) -> str:
-    """Tell the weather.
+    """Return the weather.
 
     It is always sunny.
 
@@ -54,7 +54,7 @@ def weather(city: str, days: int = 1, unit: Unit = Unit.CELSIUS, *, place: Place
 
 def test_a_schema_says_types_descriptions_and_what_is_required() -> None:
     tool = as_tool(weather)
-    assert (tool.name, tool.description) == ("weather", "Tell the weather.\n\nIt is always sunny.")
+    assert (tool.name, tool.description) == ("weather", "Return the weather.\n\nIt is always sunny.")
     place = {
         "type": "object",
         "properties": {"city": {"type": "string"}, "zip": {"type": "string"}},

@@ -413,7 +413,7 @@ def test_every_fault_says_what_it_does(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("cutt", "no fault 'cutt'"),
+        ("cutt", "unknown fault 'cutt'"),
         ("cut:evnt=3", "unknown field"),
         ("cut:event=x", "Expected"),
         ("cut:how=soft", "Invalid"),
@@ -434,4 +434,4 @@ def test_the_command_line_has_them() -> None:
             assert read_response(sock, time.monotonic(), 5).status == 418
         process.terminate()
     done = subprocess.run([*command, "cutt"], capture_output=True, text=True, check=False)
-    assert (done.returncode, "no fault 'cutt'" in done.stderr) == (2, True)
+    assert (done.returncode, "unknown fault 'cutt'" in done.stderr) == (2, True)

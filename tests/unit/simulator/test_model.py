@@ -416,7 +416,7 @@ def test_a_cut_at_an_event_sends_exactly_the_frames_before_it(frames: list[bytes
     assert last == BodyEnd("close")
 
 
-# --- `dragoman sim`: it prints its address, answers, tells each exchange, and complains in sentences
+# --- `dragoman sim` prints its address, serves requests, prints each exchange, and reports errors in sentences
 
 
 def parsed(*arguments: str) -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""A server on loopback that does, byte for byte, what a test tells it, and a runner for both event loops."""
+"""A server on loopback that sends exactly the bytes of a test's script, and a runner for both event loops."""
 
 from __future__ import annotations
 
@@ -178,17 +178,17 @@ def respond_once(
 
 
 def run_on(loop: Callable[[], asyncio.AbstractEventLoop], main: Coroutine[Any, Any, T]) -> T:
-    """Run to the end within a minute; fail if the loop was told of an error that nobody handled."""
-    told: list[dict[str, Any]] = []
+    """Run to the end within a minute; fail if the loop's exception handler got an unhandled error."""
+    errors: list[dict[str, Any]] = []
 
     async def watched() -> T:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
         async with asyncio.timeout(60):
             return await main
 
     with asyncio.Runner(loop_factory=loop) as runner:
         result = runner.run(watched())
-    # In debug mode the loop also tells when a client did not like the test server's certificate.
-    ours = [context for context in told if "incoming connection" not in context["message"]]
+    # In debug mode the loop also reports clients that refuse the certificate of the test server.
+    ours = [context for context in errors if "incoming connection" not in context["message"]]
     assert not ours, ours
     return result

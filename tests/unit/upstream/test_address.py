@@ -143,7 +143,7 @@ def test_whom_no_proxy_spares(spared: str, url: str, direct: bool) -> None:
     assert choose_proxy(url, {"HTTPS_PROXY": PROXY, "NO_PROXY": spared}) == (None if direct else PROXY)
 
 
-# --- Where a connection may go, and how long each step may take: names, requests that nobody takes, answers in gzip
+# --- allowed addresses and timeouts: host names, requests that the server does not read, responses in gzip
 
 POST = HttpRequest("POST", "/v1/messages", body=b"{}")
 

@@ -142,7 +142,7 @@ async def test_what_came_before_a_cut_is_handed_out_first(run: Run) -> None:
     async with run_server(respond_once(CHUNKED + b"5\r\nhello\r\n3\r\nhe")) as server:
         client, got = HttpClient(), bytearray()
         reply = await client.open(server.url, POST)
-        await asyncio.sleep(0.05)  # the cut comes before anybody reads
+        await asyncio.sleep(0.05)  # the body is cut before it is read
         with pytest.raises(Truncated):
             await reply.pump(got.extend)
         await client.aclose()
@@ -292,7 +292,7 @@ async def test_s14_upstreams_and_credentials_of_one_origin_share_no_connection(r
 
 @pytest.mark.parametrize("late", [FORGED, b"H", b"\r\n", b"0\r\n\r\n", b"data: x\n\n"])
 async def test_s14_bytes_before_the_next_request_never_answer_it(run: Run, late: bytes) -> None:
-    """S14: within 50 ms of an answer nobody looked at the socket, and the late bytes answered the next request."""
+    """S14: the client did not check the socket for 50 ms after a response, and took late bytes for the next response."""
 
     may_send, sent = asyncio.Event(), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""The credential at work: one refresh for all who wait, nothing lost, and words that tell a person what to do."""
+"""The Kiro credential: one refresh for all waiting requests, no lost token, and messages that say what to do."""
 
 from __future__ import annotations
 
@@ -194,10 +194,10 @@ class Stubborn:
     def prepare(self) -> None:
         self._store.prepare()
 
-    def save(self, token: Token, was: Token) -> Token:
+    def save(self, token: Token, previous: Token) -> Token:
         if self.full:
             raise CredentialFault("cannot write: No space left on device")
-        return self._store.save(token, was)
+        return self._store.save(token, previous)
 
 
 async def test_a_refreshed_token_that_cannot_be_written_is_used_and_written_later(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_kiro_clis_own_row_is_renewed(tmp_path: Path) -> None:
     assert CliStore(path).load().refresh == SecretText("sim-refresh-1")
 
 
-# --- trouble, and what people are told
+# --- failures and their messages
 
 
 def fault_of(subject: KiroCredential) -> CredentialFault:

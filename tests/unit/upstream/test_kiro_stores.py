@@ -113,7 +113,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     store.save(renewed(token), token)
     assert linked.is_symlink()
     assert real.load().access == SecretText("access-2")
-    assert store.lock == real.lock  # whoever comes by the other name waits at the same lock
+    assert store.lock == real.lock  # a process that uses the other name takes the same lock
 
 
 def test_our_own_file_is_private_or_not_read(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_a_row_that_was_logged_out_meanwhile_is_not_brought_back(tmp_path: Path)
     database.execute("DELETE FROM auth_kv WHERE key = ?", (token.slot,))
     database.commit()
     database.close()
-    with pytest.raises(CredentialFault, match="ended by another program"):
+    with pytest.raises(CredentialFault, match="another program removed the login"):
         store.save(renewed(token), token)
     assert token.slot not in rows(store.path)
 
@@ -274,7 +274,7 @@ def test_one_bad_row_does_not_spoil_the_others(tmp_path: Path) -> None:
 def test_a_store_that_another_program_is_writing_is_waited_for_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.upstream.kiro.cli_store._BUSY", 0.1)
+    monkeypatch.setattr("dragoman.upstream.kiro.cli_store._BUSY_TIMEOUT", 0.1)
     store = cli(tmp_path)
     other = sqlite3.connect(store.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -316,7 +316,7 @@ def test_a_login_that_points_at_another_programs_is_that_programs(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["../x", "", "a/b", ".hidden", "x" * 65])
 def test_a_login_is_named_by_a_word(tmp_path: Path, name: str) -> None:
-    with pytest.raises(CredentialFault, match="cannot name"):
+    with pytest.raises(CredentialFault, match="not a valid login name"):
         places(tmp_path).own_file(name)
 
 

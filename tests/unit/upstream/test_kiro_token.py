@@ -198,7 +198,7 @@ def test_the_document_is_json_of_plain_values() -> None:
     assert json.loads(json.dumps(render_token(parse_token(document(), "x"))))["access_token"] == "access-1"
 
 
-# --- A sign-in service in trouble: one call for all who wait, then the failure is told at once for a while (S5)
+# --- a failing sign-in service: one call for all waiting requests, then the failure is cached for a while (S5)
 
 
 class Clock:

@@ -290,7 +290,7 @@ async def test_it_is_retried_on_a_new_connection_and_never_again(run: Run) -> No
         if not talk.peer.requests[2:]:
             await talk.send(OK)
             await talk.request()
-        # from here on every connection closes without a word
+        # from here on every connection closes silently
 
     async with run_client_and_server(script) as (server, client):
         await asyncio.gather(body_of(client, server.url), body_of(client, server.url))

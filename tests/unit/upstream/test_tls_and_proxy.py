@@ -168,7 +168,7 @@ async def test_cancelling_a_handshake_closes_the_connection(run: Run, authority:
 
 
 def ragged(talk: ServerConnection) -> None:
-    """End TCP, but not TLS: what anybody on the way could do."""
+    """End TCP, but not TLS, as any host on the path could do."""
     # uvloop's own socket object refuses to shut down, hence the second one.
     with socket.socket(fileno=os.dup(talk.writer.get_extra_info("socket").fileno())) as sock:
         sock.shutdown(socket.SHUT_WR)

@@ -105,7 +105,7 @@ async def test_s3_what_came_before_the_reader_is_given_in_turns_too(run: Run) ->
 
 @pytest.mark.parametrize("then", ["close", "reset"])
 def test_an_end_of_the_connection_does_not_overtake_kept_bytes(run: Run, then: str) -> None:
-    """A body without a length ends with the connection; a cut one is told as cut, after all that came of it."""
+    """A body without a length ends with the connection; a cut body is reported as cut, after all of its bytes."""
 
     async def main(length: int | None) -> tuple[bytes, str]:
         async with run_server(sending(head(length), BODY, then="close")) as server:

@@ -1,10 +1,12 @@
-"""A fault proxy: stands before a simulator (or any server on loopback) and spoils its answers, as told.
+"""A fault proxy: stands before a simulator (or any server on loopback) and damages its responses on request.
 
     proxy = FaultProxy(simulator.url, [Cut(event=3, how="reset")], dialect=registry.get("kiro"))
 
-Three levels, in this order: wire frames (the dialect says where they end), the HTTP head and its framing, bytes.
-Faults have names, for the command line and for files: `cut:event=3,how=reset`, `script:codes=429+503+200`. Tests and
-`dragoman sim` call it; it listens on loopback only.
+Faults apply on three levels, in this order: stream frames (the dialect defines where they end), the HTTP head and its
+framing, bytes on the wire.
+
+The command line and files name a fault: `cut:event=3,how=reset`, `script:codes=429+503+200`. Tests and `dragoman sim`
+start the proxy; it listens on loopback only.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ FAULTS: dict[str, type[ProxyFault]] = {
 
 
 def parse_fault(text: str) -> ProxyFault:
-    """The fault that this names. Raises LocalMisuse."""
+    """Return the fault that a text such as `cut:event=3,how=reset` names. Raises LocalMisuse."""
     name, _, rest = text.partition(":")
     kind = FAULTS.get(name)
     if kind is None:
-        raise LocalMisuse(f"no fault {name!r} (known: {', '.join(FAULTS)})")
+        raise LocalMisuse(f"unknown fault {name!r}. Known faults: {', '.join(FAULTS)}.")
     values: dict[str, object] = {}
     for pair in filter(None, rest.split(",")):
         key, equals, value = pair.partition("=")

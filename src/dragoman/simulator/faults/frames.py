@@ -1,4 +1,4 @@
-"""Faults of a stream: cut, late, twice, in another order or broken, at a wire frame. Frames are counted from 0."""
+"""Faults of stream frames: frames that are cut, late, repeated, reordered or corrupted. Pure. Counts start at 0."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PRELUDE = 12
 
 
 class CutFault(ProxyFault, frozen=True, kw_only=True):
-    """The body ends early: before the frame `event`, at a `byte`, right behind a `text`, or `inside` a character."""
+    """The body ends early: before frame `event`, at a `byte`, directly after a `text`, or `inside` a character."""
 
     event: int | None = None
     byte: int | None = None
@@ -53,28 +53,29 @@ class CutFault(ProxyFault, frozen=True, kw_only=True):
 
 
 class _AtFrame(ProxyFault, frozen=True, kw_only=True):
-    """Something happens to one frame: the one of this number, or the first that holds the `text`."""
+    """Base of faults that change one frame: frame number `event`, or the first frame that contains `text`."""
 
     event: int = 0
     text: str = ""
 
     async def frames(self, frames: Pieces) -> Pieces:
-        count, done = 0, False
+        count, is_done = 0, False
         async for piece in frames:
             if not isinstance(piece, bytes):
                 yield piece
                 continue
-            here = self.text.encode() in piece if self.text else count == self.event
-            for each in self.change_frame(piece) if here and not done else (piece,):
-                yield each
-            count, done = count + 1, done or here
+            is_match = self.text.encode() in piece if self.text else count == self.event
+            for output in self.change_frame(piece) if is_match and not is_done else (piece,):
+                yield output
+            count, is_done = count + 1, is_done or is_match
 
     def change_frame(self, frame: bytes) -> tuple[Piece, ...]:
+        """Return what the client gets instead of the frame."""
         return (frame,)
 
 
 class Delay(_AtFrame, frozen=True, kw_only=True):
-    """Silence before a frame."""
+    """A pause before a frame."""
 
     seconds: float
 
@@ -83,21 +84,21 @@ class Delay(_AtFrame, frozen=True, kw_only=True):
 
 
 class Duplicate(_AtFrame, frozen=True, kw_only=True):
-    """A frame comes twice."""
+    """A frame is sent twice."""
 
     def change_frame(self, frame: bytes) -> tuple[Piece, ...]:
         return (frame, frame)
 
 
 class Omit(_AtFrame, frozen=True, kw_only=True):
-    """A frame does not come."""
+    """A frame is left out."""
 
     def change_frame(self, frame: bytes) -> tuple[Piece, ...]:
         return ()
 
 
 class Garbage(_AtFrame, frozen=True, kw_only=True):
-    """Bytes that are no frame, before a frame."""
+    """Bytes that are not a frame, before a frame."""
 
     size: int = 256
 
@@ -106,7 +107,7 @@ class Garbage(_AtFrame, frozen=True, kw_only=True):
 
 
 class Insert(_AtFrame, frozen=True, kw_only=True):
-    """Bytes of your own, before a frame."""
+    """The text `put`, before a frame."""
 
     put: str
 
@@ -115,29 +116,32 @@ class Insert(_AtFrame, frozen=True, kw_only=True):
 
 
 class Swap(ProxyFault, frozen=True, kw_only=True):
-    """A frame comes after the one that follows it."""
+    """A frame and the next one change places."""
 
     event: int = 0
 
     async def frames(self, frames: Pieces) -> Pieces:
-        count, held = 0, b""
+        count, delayed = 0, b""
         async for piece in frames:
             if not isinstance(piece, bytes):
                 yield piece
                 continue
             if count == self.event:
-                held = piece
+                delayed = piece
             else:
                 yield piece
-                yield held
-                held = b""
+                yield delayed
+                delayed = b""
             count += 1
-        yield held
+        yield delayed
 
 
 class Corrupt(_AtFrame, frozen=True, kw_only=True):
-    """A frame of an AWS event stream with a wrong checksum, a length that is not its own (its checksum is right), or a
-    header of an unknown type; `flip` turns one bit of any frame."""
+    """A corrupt frame of an AWS event stream; `flip` works on any frame.
+
+    `crc` and `prelude` are wrong checksums, `length` and `headers` wrong lengths with a right checksum, `header` is a
+    header of an unknown type, and `flip` inverts one bit.
+    """
 
     what: Literal["crc", "prelude", "length", "headers", "header", "flip"] = "crc"
     length: int = 0
@@ -164,7 +168,7 @@ class Corrupt(_AtFrame, frozen=True, kw_only=True):
 
 
 def with_checksums(message: bytes) -> bytes:
-    """A message of an AWS event stream with the lengths and checksums that it should have."""
+    """Return a message of an AWS event stream with its lengths and checksums corrected."""
     headers = struct.unpack_from(">I", message, 4)[0]
     lengths = struct.pack(">II", len(message), headers)
     body = lengths + struct.pack(">I", crc32(lengths)) + message[_PRELUDE:-4]
@@ -172,11 +176,11 @@ def with_checksums(message: bytes) -> bytes:
 
 
 class Replace(ProxyFault, frozen=True, kw_only=True):
-    """A text in the frames becomes another. Checksums are made anew where there are some."""
+    """A text in the frames is replaced by another. Frames with checksums get new ones."""
 
     text: str
     by: str = ""
-    raw: bytes = b""  # instead of `by`, what is no text
+    raw: bytes = b""  # instead of `by`, for bytes that are not text
 
     async def frames(self, frames: Pieces) -> Pieces:
         async for piece in frames:
@@ -192,14 +196,14 @@ def _is_message(frame: bytes) -> bool:
 
 
 class Respell(ProxyFault, frozen=True, kw_only=True):
-    """The same server-sent events, spelt otherwise."""
+    """The same server-sent events in another valid notation."""
 
     line_end: Literal["lf", "cr", "crlf"] = "lf"
     bom: bool = False
     comments: bool = False
-    fields: bool = False  # id: and retry:
+    fields: bool = False  # adds id: and retry: lines
     no_space: bool = False
-    no_event: bool = False  # the event's name is left out
+    no_event: bool = False  # leaves out the event: line
 
     async def frames(self, frames: Pieces) -> Pieces:
         end = {"lf": b"\n", "cr": b"\r", "crlf": b"\r\n"}[self.line_end]

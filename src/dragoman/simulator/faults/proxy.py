@@ -1,5 +1,7 @@
-"""The proxy: the HTTP server of `dragoman.http` on loopback. Each exchange is asked of the target on a connection of
-its own. The answer goes through the faults; connections of clients are kept, closed, reset or left hanging as they say.
+"""The fault proxy: an HTTP server on loopback that forwards each request and damages the response.
+
+The proxy opens a new connection to the target for each request and passes the response through the faults. The faults
+decide whether a client's connection stays open, is closed, is reset or hangs. Does network I/O, on loopback only.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from dragoman.simulator.response import BodyEnd, Pause, Piece
 from dragoman.simulator.server import FlowControl, break_off, pause, read_request
 from dragoman.wire.http import HttpRequest
 
-_MOST_BODY = 64 * 1024 * 1024
-_MOST_CONNECTIONS = 10_000
+_MAX_BODY = 64 * 1024 * 1024
+_MAX_CONNECTIONS = 10_000
 _FRAMING = ("content-length", "transfer-encoding", "connection")
 
 
 class FaultProxy:
-    """`async with` starts and stops it. `faults` may be changed while it runs."""
+    """A proxy that `async with` starts and stops. `faults` may be changed while it runs."""
 
     def __init__(
         self,
@@ -41,26 +43,27 @@ class FaultProxy:
     ) -> None:
         self.faults = tuple(faults)
         self.connections = 0
-        self.exchanges = 0  # requests that came whole
-        self.forwarded = 0  # requests that the target got
-        self.sent = 0  # bytes
-        self.disconnects: list[float] = []  # when a client went before its answer had ended, by the monotonic clock
+        self.exchanges = 0  # requests that were read to their end
+        self.forwarded = 0  # requests that were sent to the target
+        self.sent = 0  # bytes sent to clients
+        self.disconnects: list[float] = []  # monotonic times at which a client left before its response ended
         self._target = target
         self._dialect = dialect
         self._tls = tls
         self._port = port
-        self._struck: dict[ProxyFault, int] = {}
+        self._uses: dict[ProxyFault, int] = {}
         self._served: dict[ServerConnection, int] = {}
         self._client: HttpClient | None = None
         self._listener: Listener | None = None
 
     @property
     def url(self) -> str:
+        """The address of the proxy."""
         return f"{'https' if self._tls else 'http'}://{'localhost' if self._tls else '127.0.0.1'}:{self._port}"
 
     async def __aenter__(self) -> FaultProxy:
         self._client = HttpClient(caps=PoolLimits(idle=0))
-        self._listener = Listener(HttpServer(self._exchange, write_buffer=0), most=_MOST_CONNECTIONS)
+        self._listener = Listener(HttpServer(self._exchange, write_buffer=0), most=_MAX_CONNECTIONS)
         self._port = await self._listener.listen("127.0.0.1", self._port, tls=self._tls, first=self._first)
         return self
 
@@ -76,14 +79,14 @@ class FaultProxy:
 
     def _first(self, own: ServerConnection) -> asyncio.BaseProtocol:
         self.connections += 1
-        greeting = [
-            piece for fault in self._striking() if fault.on_connect() for piece in self._strikes(fault).on_connect()
+        on_connect = [
+            piece for fault in self._active_faults() if fault.on_connect() for piece in self._use(fault).on_connect()
         ]
-        return UnreadConnection(own, greeting, self.disconnects) if greeting else own
+        return UnreadConnection(own, on_connect, self.disconnects) if on_connect else own
 
     async def _exchange(self, exchange: HttpExchange) -> None:
         try:
-            request = await read_request(exchange, _MOST_BODY)
+            request = await read_request(exchange, _MAX_BODY)
             await self._serve(request, exchange)
         except ClientDisconnected:
             self.disconnects.append(time.monotonic())
@@ -97,22 +100,23 @@ class FaultProxy:
 
     async def _serve(self, request: HttpRequest, exchange: HttpExchange) -> None:
         number, self.exchanges = self.exchanges, self.exchanges + 1
-        faults = [self._strikes(fault) for fault in self._striking() if not fault.on_connect()]
+        faults = [self._use(fault) for fault in self._active_faults() if not fault.on_connect()]
         served = self._served[exchange.connection] = self._served.get(exchange.connection, -1) + 1
         if any(isinstance(fault, Stale) and served >= fault.after for fault in faults):
             exchange.break_off()
             return
-        response = next((made for fault in faults if (made := fault.replace_response(request, number))), None)
+        replacements = (fault.replace_response(request, number) for fault in faults)
+        response = next((replacement for replacement in replacements if replacement), None)
         async with contextlib.AsyncExitStack() as stack:
             if response is None:
-                response = await self._ask(request, stack)
-            await self._write(_spoilt(response, faults), exchange)
+                response = await self._forward(request, stack)
+            await self._write(_damaged(response, faults), exchange)
 
-    def _striking(self) -> list[ProxyFault]:
-        return [fault for fault in self.faults if not fault.times or self._struck.get(fault, 0) < fault.times]
+    def _active_faults(self) -> list[ProxyFault]:
+        return [fault for fault in self.faults if not fault.times or self._uses.get(fault, 0) < fault.times]
 
-    def _strikes(self, fault: ProxyFault) -> ProxyFault:
-        self._struck[fault] = self._struck.get(fault, 0) + 1
+    def _use(self, fault: ProxyFault) -> ProxyFault:
+        self._uses[fault] = self._uses.get(fault, 0) + 1
         return fault
 
     async def _write(self, pieces: Pieces, exchange: HttpExchange) -> None:
@@ -134,38 +138,38 @@ class FaultProxy:
 
     # --- the target
 
-    async def _ask(self, request: HttpRequest, stack: contextlib.AsyncExitStack) -> ProxiedResponse:
+    async def _forward(self, request: HttpRequest, stack: contextlib.AsyncExitStack) -> ProxiedResponse:
         self.forwarded += 1
         assert self._client is not None
-        reply = await self._client.open(self._target, request, new_connection=True)
-        stack.callback(reply.close)
-        told = dict(reply.headers)
-        body = _body(reply)
-        if self._dialect is not None and "stream" in told.get("content-type", ""):
+        response = await self._client.open(self._target, request, new_connection=True)
+        stack.callback(response.close)
+        by_name = dict(response.headers)
+        body = _body(response)
+        if self._dialect is not None and "stream" in by_name.get("content-type", ""):
             body = _frames(body, self._dialect)
-        kept = tuple(pair for pair in reply.headers if pair[0] not in _FRAMING)
-        return ProxiedResponse(reply.status, kept, body, "length" if "content-length" in told else "chunked")
+        headers = tuple(pair for pair in response.headers if pair[0] not in _FRAMING)
+        return ProxiedResponse(response.status, headers, body, "length" if "content-length" in by_name else "chunked")
 
 
 class UnreadConnection(asyncio.Protocol):
-    """A connection of which nothing is read: it waits, and is closed or reset."""
+    """A connection that is never read: it waits, and is then closed or reset."""
 
-    def __init__(self, own: ServerConnection, pieces: Sequence[Piece], left: list[float]) -> None:
-        self._own, self._pieces, self._left = own, pieces, left
+    def __init__(self, own: ServerConnection, pieces: Sequence[Piece], disconnects: list[float]) -> None:
+        self._own, self._pieces, self._disconnects = own, pieces, disconnects
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._own.connection_made(transport)
         self._own.pause_reading()
-        self._task = asyncio.create_task(self._act())
+        self._task = asyncio.create_task(self._run())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._own.connection_lost(exc)
         if self._task is not None and not self._task.done():
             self._task.cancel()
-            self._left.append(time.monotonic())
+            self._disconnects.append(time.monotonic())
 
-    async def _act(self) -> None:
+    async def _run(self) -> None:
         for piece in self._pieces:
             if isinstance(piece, Pause):
                 await asyncio.sleep(piece.seconds)
@@ -173,7 +177,8 @@ class UnreadConnection(asyncio.Protocol):
                 await break_off(piece, self._own)
 
 
-def _spoilt(response: ProxiedResponse, faults: Sequence[ProxyFault]) -> Pieces:
+def _damaged(response: ProxiedResponse, faults: Sequence[ProxyFault]) -> Pieces:
+    """Return the bytes of the response after all faults, level by level."""
     for fault in faults:
         response.body = fault.frames(response.body)
     for fault in faults:
@@ -184,10 +189,10 @@ def _spoilt(response: ProxiedResponse, faults: Sequence[ProxyFault]) -> Pieces:
     return pieces
 
 
-async def _body(reply: ClientResponse) -> AsyncIterator[Piece]:
-    """The body without its framing; Break if it ends before its end."""
+async def _body(response: ClientResponse) -> AsyncIterator[Piece]:
+    """Yield the body without its framing; a truncated body ends with `BodyEnd("close")`."""
     try:
-        async for piece in reply.pieces():
+        async for piece in response.pieces():
             yield piece
     except (TransportError, UpstreamViolation):
         yield BodyEnd("close")
@@ -203,6 +208,8 @@ async def _frames(body: Pieces, dialect: Dialect) -> Pieces:
             for frame in decoder.feed(piece):
                 yield frame.raw
         except DragomanError as error:
-            raise LocalMisuse(f"the target breaks its own dialect: {error}") from error
+            raise LocalMisuse(
+                f"the target of the fault proxy sent a stream that its dialect does not allow: {error}"
+            ) from error
     for frame in decoder.close():
         yield frame.raw

@@ -1,6 +1,7 @@
-"""Faults: each maps an answer on its way from the target, a head and pieces of body. Those of frames are in `frames`.
+"""Faults of HTTP responses and connections. Each one maps the response of the target: its head and pieces of body.
 
-Pure."""
+Pure. Faults of stream frames are in `frames`; `proxy` applies them all.
+"""
 
 from __future__ import annotations
 
@@ -18,48 +19,51 @@ from dragoman.wire.http import Headers, HttpRequest
 
 Pieces: TypeAlias = AsyncIterator[Piece]
 
-FOREVER = 3600.0  # seconds: longer than anybody who waits
+FOREVER = 3600.0  # seconds; longer than the timeout of any client
 
 
 @dataclass
 class ProxiedResponse:
-    """`body` is without framing: one piece a wire frame, where the dialect is known."""
+    """A response on its way to the client. `body` has no framing; if the dialect is known, a piece is one frame."""
 
     status: int
     headers: Headers
     body: Pieces
     framing: Literal["chunked", "length", "close"] = "chunked"
-    more_length: int = 0  # what a `content-length` says too much, or too little
-    more_headers: Headers = ()  # after the framing's own
-    before: bytes = b""  # what comes before the head
+    more_length: int = 0  # added to the `content-length`: makes it too large or too small
+    more_headers: Headers = ()  # sent after the framing headers
+    before: bytes = b""  # bytes sent before the head
     last: bytes = LAST_CHUNK
 
 
 class ProxyFault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Does nothing. Each fault overrides the one level that it is about."""
+    """Base of all faults; it changes nothing. Each fault overrides the method of its level."""
 
-    times: int = 0  # connections or exchanges that it strikes, then no more; 0: all
+    times: int = 0  # how many connections or exchanges it affects; 0: all
 
     def on_connect(self) -> tuple[Piece, ...]:
-        """What happens to a connection before anything is read."""
+        """Return what happens to a new connection before anything is read."""
         return ()
 
     def replace_response(self, request: HttpRequest, number: int) -> ProxiedResponse | None:
-        """An answer in place of the target's, to the exchange of this number."""
+        """Return a response to exchange `number` instead of the target's, or None to ask the target."""
         return None
 
     def frames(self, frames: Pieces) -> Pieces:
+        """Change the frames of the body."""
         return frames
 
     def change_response(self, response: ProxiedResponse) -> ProxiedResponse:
+        """Change the head or the framing."""
         return response
 
     def wire(self, pieces: Pieces) -> Pieces:
+        """Change the bytes, or their timing, on the wire."""
         return pieces
 
 
 async def render_response(response: ProxiedResponse) -> Pieces:
-    """The whole answer as it goes over the wire."""
+    """Yield the response as bytes on the wire: the head, then the framed body."""
     head, body = response.before, response.body
     framing: Headers = (("connection", "close"),)
     if response.framing == "chunked":
@@ -86,16 +90,17 @@ async def render_response(response: ProxiedResponse) -> Pieces:
 
 
 async def pieces_of(*pieces: Piece) -> Pieces:
+    """Yield the given pieces."""
     for piece in pieces:
         yield piece
 
 
-# --- faults of HTTP: statuses instead of an answer, heads that are wrong or long, lengths that are not the body's
+# --- faults of HTTP: error responses, wrong or long heads, wrong lengths
 
 
 _BLANKS = 8 * 1024 * 1024
 _PAGES = {
-    "json": ("application/json", b'{"error":{"message":"no, says the proxy","type":"proxy_error"}}'),
+    "json": ("application/json", b'{"error":{"message":"refused by the fault proxy","type":"proxy_error"}}'),
     "html": ("text/html", b"<!DOCTYPE html><html><title>Bad day</title><body>cf-ray: 1</body></html>"),
     "text": ("text/plain", b"upstream connect error or disconnect/reset before headers"),
     "junk": ("application/json", b"\x00\xff\x1f\x8b not json {"),
@@ -104,7 +109,7 @@ _PAGES = {
 
 
 class Status(ProxyFault, frozen=True, kw_only=True):
-    """A refusal in place of an answer."""
+    """An error response instead of the target's response."""
 
     code: int
     body: Literal["json", "html", "text", "junk", "empty"] = "json"
@@ -113,27 +118,27 @@ class Status(ProxyFault, frozen=True, kw_only=True):
 
     def replace_response(self, request: HttpRequest, number: int) -> ProxiedResponse | None:
         kind, page = _PAGES[self.body]
-        given = (("content-type", kind), ("retry-after", self.retry_after), ("location", self.location))
-        headers = tuple((name, value) for name, value in given if value)
+        optional = (("content-type", kind), ("retry-after", self.retry_after), ("location", self.location))
+        headers = tuple((name, value) for name, value in optional if value)
         return ProxiedResponse(self.code, headers, pieces_of(page), "length")
 
 
 class HeaderFault(ProxyFault, frozen=True, kw_only=True):
-    """One header says something else; without a value it is left out. `pad` makes it long."""
+    """One header with another value; without a value it is removed. `pad` makes it long."""
 
     name: str
     value: str = ""
     pad: int = 0
 
     def change_response(self, response: ProxiedResponse) -> ProxiedResponse:
-        kept = tuple((name, value) for name, value in response.headers if name != self.name.lower())
+        others = tuple((name, value) for name, value in response.headers if name != self.name.lower())
         value = self.value + "x" * self.pad
-        response.headers = (*kept, (self.name.lower(), value)) if value else kept
+        response.headers = (*others, (self.name.lower(), value)) if value else others
         return response
 
 
 class Informed(ProxyFault, frozen=True, kw_only=True):
-    """Interim answers before the real one: 100, 103."""
+    """Interim responses (100, 103) before the final one."""
 
     codes: tuple[int, ...] = (100, 103)
 
@@ -143,7 +148,7 @@ class Informed(ProxyFault, frozen=True, kw_only=True):
 
 
 class Length(ProxyFault, frozen=True, kw_only=True):
-    """A `content-length` that is wrong by `by`; then the connection stays open or (`close`) ends."""
+    """A `content-length` that is wrong by `by`; with `close`, the connection ends after the body."""
 
     by: int
     close: bool = True
@@ -160,7 +165,7 @@ class Length(ProxyFault, frozen=True, kw_only=True):
 
 
 class NoLastChunk(ProxyFault, frozen=True, kw_only=True):
-    """The body is all there, but its last chunk never comes."""
+    """The body is complete, but the last chunk is missing."""
 
     def change_response(self, response: ProxiedResponse) -> ProxiedResponse:
         response.framing, response.last = "chunked", b""
@@ -168,7 +173,7 @@ class NoLastChunk(ProxyFault, frozen=True, kw_only=True):
 
 
 class UntilClose(ProxyFault, frozen=True, kw_only=True):
-    """A body without a length: it ends with the connection."""
+    """A body without a length, which the end of the connection ends."""
 
     def change_response(self, response: ProxiedResponse) -> ProxiedResponse:
         response.framing = "close"
@@ -176,7 +181,7 @@ class UntilClose(ProxyFault, frozen=True, kw_only=True):
 
 
 class BothLengths(ProxyFault, frozen=True, kw_only=True):
-    """`transfer-encoding` and `content-length` together: what smugglers send."""
+    """`transfer-encoding` and `content-length` together, as in request smuggling."""
 
     length: int = 10
 
@@ -186,7 +191,7 @@ class BothLengths(ProxyFault, frozen=True, kw_only=True):
 
 
 class Compress(ProxyFault, frozen=True, kw_only=True):
-    """The body compressed, though nobody asked; `bomb` puts so many blanks before it; `cut` leaves out the end."""
+    """A compressed body that was not requested. `bomb` puts that many blanks first; `cut` removes the last bytes."""
 
     bomb: int = 0
     cut: int = 0
@@ -197,14 +202,14 @@ class Compress(ProxyFault, frozen=True, kw_only=True):
         return response
 
     async def _packed(self, body: Pieces) -> Pieces:
-        # A file of gzip may have many members: one of blanks, many times, costs nothing to make.
+        # A gzip file may have many members, so one compressed member of blanks is repeated.
         blanks = gzip.compress(b" " * _BLANKS) * (self.bomb // _BLANKS)
         whole = blanks + gzip.compress(b"".join([piece async for piece in body if isinstance(piece, bytes)]))
         yield whole[: -self.cut] if self.cut else whole
 
 
 class ScriptFault(ProxyFault, frozen=True, kw_only=True):
-    """One status after another: `429+503+200`. 200 lets the target answer."""
+    """One status after another: `429+503+200`. At 200 the target responds; the last one repeats."""
 
     codes: tuple[int, ...]
     body: Literal["json", "html", "text", "junk", "empty"] = "json"
@@ -214,11 +219,11 @@ class ScriptFault(ProxyFault, frozen=True, kw_only=True):
         return None if code == 200 else Status(code=code, body=self.body).replace_response(request, number)
 
 
-# --- faults of a connection, whatever it carries: bytes come late, slowly, in slices, in part, or not at all
+# --- faults of a connection: bytes that are late, slow, sliced, incomplete or missing
 
 
 class Hang(ProxyFault, frozen=True, kw_only=True):
-    """Accepts, and then neither reads nor says anything: a handshake that stalls, a black hole behind a balancer."""
+    """The proxy accepts the connection and then neither reads nor writes, as in a stalled handshake."""
 
     seconds: float = FOREVER
 
@@ -227,7 +232,7 @@ class Hang(ProxyFault, frozen=True, kw_only=True):
 
 
 class Drop(ProxyFault, frozen=True, kw_only=True):
-    """Accepts, and closes or resets at once."""
+    """The proxy accepts the connection and closes or resets it at once."""
 
     reset: bool = False
 
@@ -236,7 +241,7 @@ class Drop(ProxyFault, frozen=True, kw_only=True):
 
 
 class Latency(ProxyFault, frozen=True, kw_only=True):
-    """Every piece comes later. `first` is for the first alone."""
+    """A pause before every piece. `first` is an additional pause before the first one."""
 
     seconds: float = 0.0
     first: float = 0.0
@@ -251,7 +256,7 @@ class Latency(ProxyFault, frozen=True, kw_only=True):
 
 
 class Slicer(ProxyFault, frozen=True, kw_only=True):
-    """The same bytes in writes of `size`, wherever anything ends, with a pause between two."""
+    """The same bytes in writes of at most `size`, regardless of frames, with a pause after each."""
 
     size: int = 1
     delay: float = 0.0
@@ -268,7 +273,7 @@ class Slicer(ProxyFault, frozen=True, kw_only=True):
 
 
 class Bandwidth(ProxyFault, frozen=True, kw_only=True):
-    """No more than `rate` bytes a second."""
+    """At most `rate` bytes a second."""
 
     rate: int
 
@@ -281,9 +286,9 @@ class Bandwidth(ProxyFault, frozen=True, kw_only=True):
 
 
 class LimitData(ProxyFault, frozen=True, kw_only=True):
-    """The connection ends after so many bytes of the answer: closed, reset, or (`hang`) open and silent for ever.
+    """The response stops after `after` bytes: the connection is closed, reset, or (`hang`) open and silent.
 
-    `hang` is the half-open connection: the peer is gone and nobody said so.
+    `hang` is a half-open connection: the peer is gone, but TCP did not report it.
     """
 
     after: int
@@ -306,22 +311,22 @@ class LimitData(ProxyFault, frozen=True, kw_only=True):
 
 
 class SlowClose(ProxyFault, frozen=True, kw_only=True):
-    """The answer is there, but its end comes late, and the connection ends with it."""
+    """The last piece of the response is late, and the connection closes after it."""
 
     seconds: float
 
     async def wire(self, pieces: Pieces) -> Pieces:
-        held: Piece = b""
+        delayed: Piece = b""
         async for piece in pieces:
-            yield held
-            held = piece
+            yield delayed
+            delayed = piece
         yield Pause(self.seconds)
-        yield held
+        yield delayed
         yield BodyEnd("close")
 
 
 class SlowHead(ProxyFault, frozen=True, kw_only=True):
-    """The head comes byte by byte."""
+    """The head is sent byte by byte."""
 
     delay: float
 
@@ -338,13 +343,13 @@ class SlowHead(ProxyFault, frozen=True, kw_only=True):
 
 
 class Stale(ProxyFault, frozen=True, kw_only=True):
-    """A kept connection serves so many requests; the next one finds it closed, without a word. Counted by the proxy."""
+    """A kept connection closes silently at the request after `after` requests. The proxy counts them."""
 
     after: int = 1
 
 
 class Flood(ProxyFault, frozen=True, kw_only=True):
-    """Bytes that nobody asked for, after the answer."""
+    """Extra bytes after the response."""
 
     size: int = 1024
 

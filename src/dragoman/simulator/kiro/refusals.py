@@ -1,4 +1,7 @@
-"""What the rules work on: a request and its parts, profiles and limits; and what they give, the words of a refusal."""
+"""Values that the refusal rules of the simulated Kiro service use: requests, profiles, limits, routes and refusals.
+
+Pure. `rules` checks requests with them; `service` renders the refusals.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ IMPROPER = "Improperly formed request."
 
 
 class ErrorResponse(Struct, frozen=True):
-    """How the service says no. `whole` replaces the usual `{message, reason}` body."""
+    """An error response of the service. `whole` replaces the usual `{message, reason}` body."""
 
     message: str = IMPROPER
     reason: str | None = None
@@ -41,7 +44,7 @@ class ErrorResponse(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """One place where a rule is broken. An empty grade, or no answer, means the rule's own."""
+    """One place where a request breaks a rule. Without a grade or response, the rule's own applies."""
 
     at: str
     detail: str
@@ -50,7 +53,7 @@ class Finding(Struct, frozen=True):
 
 
 class KiroRefusal(Struct, frozen=True):
-    """A broken rule (0: the plain shape of the request) and what the service answers to it."""
+    """A broken rule (0: the plain shape of the request) and the error response of the service."""
 
     rule: int
     title: str
@@ -64,19 +67,23 @@ class KiroRefusal(Struct, frozen=True):
 
 
 class SimulatorLimits(rules.KiroLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The thresholds, as docs/dialects/kiro.md gives them. What it leaves open is a setting with a guess as its
-    default."""
+    """The thresholds of the rules, as docs/dialects/kiro.md states them.
+
+    A threshold that is not known is a setting whose default is a guess.
+    """
 
     body_bytes: int = 32 * 1024 * 1024  # rule 44; no figure is known
     payload_tokens: int = 320_000  # rule 43: 1.25 MB of ASCII passed, 1.3 MB did not
-    window: int | None = None  # rule 42; None: the model's own
+    window: int | None = None  # rule 42; None: the window of the model
     tool_bytes: int = 2_000_000  # rule 45
     many_images: int = 20  # above this number in one request …
     image_edge: int = 2000  # … no edge may be longer, in pixels
     versionless_history: int = 198
     profile_required: bool = False  # rule 49: the runtime.kiro.dev host needs a profileArn
-    profile_arns: tuple[str, ...] = ()  # rule 49: those the token may use; none: any
-    signatures: Literal["own", "strict"] = "own"  # rule 40: check those we made; strict: refuse all others
+    profile_arns: tuple[str, ...] = ()  # rule 49: the profiles that the token may use; empty: all
+    signatures: Literal["own", "strict"] = (
+        "own"  # rule 40: own: check signatures of the simulator; strict: refuse all others
+    )
 
 
 # --- the signatures of the simulator's reasoning
@@ -86,7 +93,7 @@ SIGNATURE_PREFIX = "sim."
 
 
 def sign(reasoning: str) -> str:
-    """The signature this simulator puts on its reasoning, so that a replayed one can be checked."""
+    """Return the simulator's signature of a reasoning text; rule 40 checks it when a client sends the text back."""
     return SIGNATURE_PREFIX + hashlib.sha256(reasoning.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -94,7 +101,7 @@ def sign(reasoning: str) -> str:
 
 
 class KiroHttpRequest(KiroRawRequest):
-    """One request, read once. `problem` says why its body is no JSON."""
+    """One request with its decoded body. `problem` says why the body is not JSON; empty if it is."""
 
     def __init__(self, request: HttpRequest) -> None:
         super().__init__(None)
@@ -107,20 +114,20 @@ class KiroHttpRequest(KiroRawRequest):
 
     @property
     def model(self) -> str:
-        """The model asked for; `auto` when none is."""
+        """The requested model; `auto` if the request names none."""
         return text(self.current.body.get("modelId")) or "auto" if self.current else "auto"
 
     @cached_property
     def tokens(self) -> int:
-        """An estimate of the whole input: four ASCII characters or one other character a token."""
-        return sum(map(estimate_tokens, _prose(self.document))) + _IMAGE_TOKENS * len(self.images)
+        """An estimate of the input tokens: one for four ASCII characters or for one other character."""
+        return sum(map(estimate_tokens, _texts(self.document))) + _IMAGE_TOKENS * len(self.images)
 
 
 _IMAGE_TOKENS = 1600
 
 
-def _prose(value: Json) -> Iterator[str]:
-    """All text of a document, keys included, except the bytes of images."""
+def _texts(value: Json) -> Iterator[str]:
+    """Yield all strings of a document, keys included, except the bytes of images."""
     pending: list[Json] = [value]
     while pending:
         item = pending.pop()
@@ -133,7 +140,7 @@ def _prose(value: Json) -> Iterator[str]:
             pending.extend(inner for name, inner in item.items() if name != "bytes")
 
 
-# --- the shape of a request (facts 1.4) as data. What a numbered rule judges with its own grade or words is `_ANY`
+# --- the shape of a request, as data. A member that a numbered rule checks, with its own grade and message, is `_ANY`
 
 
 def _record(
@@ -216,13 +223,15 @@ REQUEST = _record(
 )
 
 
-# --- which operation a request asks for, over either wire protocol (facts 1.1, 1.9)
+# --- the operation of a request, over either wire protocol: REST paths or x-amz-target (docs/dialects/kiro.md)
 
 
 Operation: TypeAlias = Literal["generate", "usage", "models", "profiles", "mcp"]
 
 
 class Route(Struct, frozen=True):
+    """An operation and the wire protocol of its request."""
+
     operation: Operation
     protocol: Literal["rest", "target"]
 
@@ -249,23 +258,24 @@ _TARGET_TYPES = ("application/x-amz-json-1.0", "application/x-amz-json-1.1")
 
 
 def protocol(request: HttpRequest) -> Literal["rest", "target"]:
+    """Return the wire protocol of a request."""
     return "target" if request.header("x-amz-target") else "rest"
 
 
 def route(request: HttpRequest) -> Route | KiroRefusal:
-    """The operation, or the refusal of one that does not exist or comes as the wrong content type."""
+    """Return the operation of a request, or the refusal of an unknown operation or a wrong content type."""
     target, path = request.header("x-amz-target"), request.path.strip("/").replace("-", "").lower()
     kind = request.header("content-type").partition(";")[0].strip().lower()
     if target and request.path == "/":
         operation = _TARGETS.get(target) if request.method == "POST" else None
         if operation is None:
-            return _unknown(400, "x-amz-target", f"no operation {target!r}")
+            return _unknown(400, "x-amz-target", f"unknown operation {target!r}")
         if kind not in _TARGET_TYPES:
             return _unknown(400, "content-type", f"{kind or 'nothing'}, not {_TARGET_TYPES[0]}")
         return Route(operation, "target")
     operation = _PATHS.get((request.method, path))
     if operation is None:
-        return _unknown(404, "path", f"no operation at {request.method} {request.path}")
+        return _unknown(404, "path", f"unknown operation: {request.method} {request.path}")
     if request.method == "POST" and kind != "application/json":
         return _unknown(400, "content-type", f"{kind or 'nothing'}, not application/json")
     return Route(operation, "rest")

@@ -1,9 +1,9 @@
-"""The 51 refusal rules as one table, in the order the service is taken to check them (facts, end of section 2).
+"""The 51 refusal rules of the simulated Kiro service as one table, in their assumed order of checks.
 
-What a body shows is found by the rules of the dialect (`dialects/kiro/rules.py`); here each gets its place in the
-order and its answer, and the rules that need more than a body are added. Number 0 is the plain shape of the request
-(facts 1.4). Nothing here is stateful, so a law may ask the rules without a server. Token checks come before them and
-script refusals after: those are the face's.
+docs/dialects/kiro.md#what-the-service-refuses lists the rules. The rules of the dialect (`dialects/kiro/rules.py`) find
+what a request body alone shows; this table adds the order, the error response of each rule, and the rules that need
+more than a body. Number 0 stands for the plain shape of the request. Pure and without state, so tests call the rules
+without a server. `KiroService` checks the token before these rules, and plays the refusals of a script after them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ RuleResponse: TypeAlias = ErrorResponse | Callable[[Finding], ErrorResponse]
 
 _NOT_JSON = ErrorResponse("The request body is not valid JSON.")
 _BODY_TOO_LONG = "Failed to buffer the request body: length limit exceeded"
-BODY_CAP = ErrorResponse(  # 413 is what the framework that writes this sentence answers; the status was not captured
+# The status of this refusal was not recorded; 413 is the status of the web framework that writes this message.
+BODY_CAP = ErrorResponse(
     _BODY_TOO_LONG,
     status=413,
     whole=jsonio.encode(
@@ -61,7 +62,7 @@ _BAD_MODEL = ErrorResponse("Invalid model. Please select a different model to co
 _BAD_CONVERSATION = ErrorResponse("Invalid conversation id.", "INVALID_CONVERSATION_ID")
 _BAD_TOKEN = ErrorResponse("The bearer token included in the request is invalid.", None, 403, "AccessDeniedException")
 
-# The official model has 12 letters and digits at the end; document 000 works with `profile/test`.
+# The published service model ends in 12 letters and digits, but the tests of document 000 use `profile/test`.
 _ARN = re.compile(r"arn:aws:(codewhisperer|transform):[a-z]{2}(-[a-z]+)+-\d:\d{12}:profile/[a-zA-Z0-9]+")
 _AGENT = re.compile(r"KiroIDE(?!-\d+\.\d+)")
 
@@ -74,7 +75,11 @@ _TOOL_NUMBER = re.compile(r"\.tools\[(\d+)\]")
 
 
 class RefusalRule(Struct, frozen=True):
-    """One rule; `answer` may depend on the finding, `find` finds what the dialect's rules do not."""
+    """One rule of the table.
+
+    `response` is the error response, or a function that makes it from the finding. `find` finds breaches that the rules
+    of the dialect do not find.
+    """
 
     number: int
     title: str
@@ -86,98 +91,98 @@ class RefusalRule(Struct, frozen=True):
 # --- rules of the envelope
 
 
-def _body_size(asked: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
-    size = len(asked.request.body)
+def _body_size(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
+    size = len(parsed.request.body)
     if size > limits.body_bytes:
         yield Finding("", f"{size} bytes, more than {limits.body_bytes}")
 
 
-def _is_json(asked: KiroHttpRequest, _: SimulatorLimits) -> Iterator[Finding]:
-    if asked.problem:
-        yield Finding("", asked.problem, "A")
+def _is_json(parsed: KiroHttpRequest, _: SimulatorLimits) -> Iterator[Finding]:
+    if parsed.problem:
+        yield Finding("", parsed.problem, "A")
 
 
-def _profile_arn(asked: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
-    arn = asked.top.get("profileArn")
+def _profile_arn(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
+    arn = parsed.top.get("profileArn")
     if arn is None:
-        keyed = asked.request.header("tokentype").upper() == "API_KEY"
-        if limits.profile_required and not keyed:
+        has_api_key = parsed.request.header("tokentype").upper() == "API_KEY"
+        if limits.profile_required and not has_api_key:
             response = ErrorResponse("profileArn is required for this request.")
-            yield Finding("profileArn", "missing, and this host needs it", response=response)
+            yield Finding("profileArn", "missing; this host requires it", response=response)
     elif not isinstance(arn, str) or len(arn) > 950 or not _ARN.fullmatch(arn):
-        yield Finding("profileArn", "no ARN of a profile", "A", ErrorResponse("Invalid profileArn."))
+        yield Finding("profileArn", "not the ARN of a profile", "A", ErrorResponse("Invalid profileArn."))
     elif limits.profile_arns and arn not in limits.profile_arns:
         yield Finding("profileArn", "not a profile of this token", response=_BAD_TOKEN)
 
 
-def _model_id(asked: KiroHttpRequest, _: SimulatorLimits) -> Iterator[Finding]:
-    if asked.current is None or "modelId" not in asked.current.body:
+def _model_id(parsed: KiroHttpRequest, _: SimulatorLimits) -> Iterator[Finding]:
+    if parsed.current is None or "modelId" not in parsed.current.body:
         return
-    model = asked.current.body["modelId"]
+    model = parsed.current.body["modelId"]
     if not isinstance(model, str) or model not in MODELS:
-        yield Finding(f"{asked.current.at}.modelId", "no model of this service")
+        yield Finding(f"{parsed.current.at}.modelId", "not a model of this service")
 
 
 # --- rules of form
 
 
-def _shape(asked: KiroHttpRequest, _: SimulatorLimits) -> Iterator[Finding]:
+def _shape(parsed: KiroHttpRequest, _: SimulatorLimits) -> Iterator[Finding]:
     yield from (
-        Finding(flaw.at, flaw.detail) for flaw in find_mismatches(asked.document, REQUEST) if flaw.kind != "null"
+        Finding(flaw.at, flaw.detail) for flaw in find_mismatches(parsed.document, REQUEST) if flaw.kind != "null"
     )
 
 
-def _nulls(asked: KiroHttpRequest, _: SimulatorLimits) -> Iterator[Finding]:
+def _nulls(parsed: KiroHttpRequest, _: SimulatorLimits) -> Iterator[Finding]:
     yield from (
-        Finding(flaw.at, flaw.detail) for flaw in find_mismatches(asked.document, REQUEST) if flaw.kind == "null"
+        Finding(flaw.at, flaw.detail) for flaw in find_mismatches(parsed.document, REQUEST) if flaw.kind == "null"
     )
 
 
 # --- rules of tools and size
 
 
-def _tool_bytes(asked: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
-    size = sum(len(jsonio.encode(entry)) for entry, _ in asked.tool_entries)
-    if size > limits.tool_bytes and len(asked.tool_entries) < limits.tool_count:
+def _tool_bytes(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
+    size = sum(len(jsonio.encode(entry)) for entry, _ in parsed.tool_entries)
+    if size > limits.tool_bytes and len(parsed.tool_entries) < limits.tool_count:
         yield Finding("tools", f"{size} bytes of tools, more than {limits.tool_bytes}", response=_INVALID_BODY)
 
 
-def _image_edges(asked: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
-    if len(asked.images) <= limits.many_images:
+def _image_edges(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
+    if len(parsed.images) <= limits.many_images:
         return
-    for image, at in asked.images:
+    for image, at in parsed.images:
         edge = max(parse_image_size(image_bytes(image)), default=0)
         if edge > limits.image_edge:
             detail = f"an edge of {edge} pixels, and more than {limits.many_images} images in the request"
             yield Finding(at, detail, "B")
 
 
-def _forged(asked: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
-    """Without `strict` only the simulator's own signatures are checked."""
-    for turn in asked.turns:
+def _forged(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
+    """Find wrong signatures; unless `strict` is set, only the simulator's own signatures are checked."""
+    for turn in parsed.turns:
         nested = members(members(turn.body.get("reasoningContent")).get("reasoningText"))
-        words, signature = text(nested.get("text")), text(nested.get("signature"))
+        reasoning, signature = text(nested.get("text")), text(nested.get("signature"))
         is_checked = signature.startswith(SIGNATURE_PREFIX) or limits.signatures == "strict"
-        if words and signature and is_checked and signature != sign(words):
+        if reasoning and signature and is_checked and signature != sign(reasoning):
             at = f"{turn.at}.reasoningContent.reasoningText.signature"
             yield Finding(at, "the signature does not fit the text", response=_BAD_SIGNATURE)
 
 
-def _versionless(asked: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
-    count = len(asked.history)
-    if count > limits.versionless_history and _AGENT.search(asked.request.header("user-agent")):
+def _versionless(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
+    count = len(parsed.history)
+    if count > limits.versionless_history and _AGENT.search(parsed.request.header("user-agent")):
         yield Finding("conversationState.history", f"{count} messages from a KiroIDE without a version")
 
 
-def _too_long(asked: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
-    most = limits.window or find_model(asked.model).window
-    if asked.tokens > most:
-        yield Finding("", f"about {asked.tokens} tokens, more than {most}")
+def _too_long(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
+    limit = limits.window or find_model(parsed.model).window
+    if parsed.tokens > limit:
+        yield Finding("", f"about {parsed.tokens} tokens, more than {limit}")
 
 
-def _payload(asked: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
-    if asked.tokens > limits.payload_tokens:
-        yield Finding("", f"about {asked.tokens} tokens, more than {limits.payload_tokens} in one request")
+def _payload(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
+    if parsed.tokens > limits.payload_tokens:
+        yield Finding("", f"about {parsed.tokens} tokens, more than {limits.payload_tokens} in one request")
 
 
 def _bad_root(found: Finding) -> ErrorResponse:
@@ -204,7 +209,7 @@ def _bad_image(found: Finding) -> ErrorResponse:
 
 
 def _known(number: int, response: RuleResponse = ErrorResponse(), find: RuleCheck | None = None) -> RefusalRule:  # noqa: B008  immutable
-    """A rule of the dialect."""
+    """Return the table entry of a rule of the dialect."""
     rule = next(rule for rule in GRADED_RULES.values() if rule.number == number)
     return RefusalRule(number, rule.sentence, rule.grade, response, find)
 
@@ -253,28 +258,28 @@ RULES: tuple[RefusalRule, ...] = (
 def refusals(
     request: HttpRequest, profile: Profile = "paranoid", limits: SimulatorLimits | None = None
 ) -> Iterator[KiroRefusal]:
-    """Every breach of the profile's rules by a generate request, in check order; the service answers the first."""
+    """Yield every breach of the profile's rules by a generate request, in check order. The service sends the first."""
     limits = limits or SimulatorLimits()
     routed = route(request)
     if not isinstance(routed, Route):
         yield routed
         return
-    grades, asked = PROFILES[profile], KiroHttpRequest(request)
+    grades, parsed = PROFILES[profile], KiroHttpRequest(request)
     known: dict[int | None, list[Finding]] = {}
-    for name, at, detail in find_breaches(asked, limits):
+    for name, at, detail in find_breaches(parsed, limits):
         known.setdefault(GRADED_RULES[name].number, []).append(Finding(at, detail, GRADED_RULES[name].grade))
     for rule in RULES:
-        for found in (*known.get(rule.number, ()), *(rule.find(asked, limits) if rule.find else ())):
+        for found in (*known.get(rule.number, ()), *(rule.find(parsed, limits) if rule.find else ())):
             grade = found.grade or rule.grade
             if grade in grades:
                 response = rule.response if isinstance(rule.response, ErrorResponse) else rule.response(found)
                 yield KiroRefusal(rule.number, rule.title, grade, found.at, found.detail, found.response or response)
-        if asked.problem and rule.number == 34:
-            return  # no later rule has anything to read
+        if parsed.problem and rule.number == 34:
+            return  # without JSON, later rules have nothing to read
 
 
 def first_refusal(
     request: HttpRequest, profile: Profile = "paranoid", limits: SimulatorLimits | None = None
 ) -> KiroRefusal | None:
-    """What the service would answer, or None if it accepts."""
+    """Return the refusal that the service would send, or None if it accepts the request."""
     return next(refusals(request, profile, limits), None)

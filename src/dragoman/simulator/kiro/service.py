@@ -1,4 +1,7 @@
-"""The simulated Kiro service: token check, refusal rules, endpoints, and the model's answer as frames."""
+"""The simulated Kiro service: token check, refusal rules, endpoints, and the model's reply as event frames.
+
+The simulator's server calls `KiroService.handle` for each request. Nothing here does I/O.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,9 @@ from dragoman.wire.eventstream import encode_event
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.jsonio import Json
 
-# --- the answer as wire frames, in the order in which the service sends them (facts 3.2); quirks are those of facts 3.3
+# --- the reply as event frames, in the usual order of the service (docs/dialects/kiro.md#events)
+#
+# The quirks of a script turn are oddities of recorded streams (docs/dialects/kiro.md#odd-streams).
 
 
 _STOP_REASONS = {
@@ -68,59 +73,62 @@ _STOP_REASONS = {
 }
 
 
-def _perform(asked: KiroHttpRequest, act: ScriptTurn, spoken: ModelOutput, conversation: str) -> Iterator[Piece]:
-    """Every wire frame of the answer; after an exception there is nothing."""
-    quirks, wraps = act.quirks, "nested" in act.quirks
-    # No conversation uses an id twice: it grows between two requests, and so its hash differs.
-    seed = hashlib.sha256(asked.request.body).hexdigest()[:16]
+def _perform(parsed: KiroHttpRequest, turn: ScriptTurn, output: ModelOutput, conversation: str) -> Iterator[Piece]:
+    """Yield every frame of the response stream. An exception frame ends the stream."""
+    quirks, wraps = turn.quirks, "nested" in turn.quirks
+    # A conversation grows between two requests, so the hash, and with it each call id, differs.
+    seed = hashlib.sha256(parsed.request.body).hexdigest()[:16]
     if "no_start" not in quirks:
         yield _event("messageMetadataEvent", {"conversationId": conversation, "utteranceId": "sim"}, wraps)
-    for index, part in enumerate(spoken.parts):
+    for index, part in enumerate(output.parts):
         if isinstance(part, ExceptionPart):
-            raised = make_fault(part.type, part.message)
+            fault = make_fault(part.type, part.message)
             reason = {"reason": part.reason} if part.reason else {}
-            yield encode_event(raised.code, jsonio.encode({"message": raised.message, **reason}), error=True)
+            yield encode_event(fault.code, jsonio.encode({"message": fault.message, **reason}), error=True)
             yield BodyEnd("end")
             return
-        for told in _told(part, f"tooluse_{seed}_{index}", asked, act):
-            yield told if isinstance(told, Pause) else _event(*told, wraps)
+        for event in _part_events(part, f"tooluse_{seed}_{index}", parsed, turn):
+            yield event if isinstance(event, Pause) else _event(*event, wraps)
     if "no_metadata" not in quirks:
-        yield _event("metadataEvent", {"stopReason": _STOP_REASONS[act.stop or spoken.stop]}, wraps)
+        yield _event("metadataEvent", {"stopReason": _STOP_REASONS[turn.stop or output.stop]}, wraps)
     if "no_usage" not in quirks:
-        yield _event("contextUsageEvent", {"contextUsagePercentage": _percentage(asked, act, spoken)}, wraps)
+        yield _event("contextUsageEvent", {"contextUsagePercentage": _percentage(parsed, turn, output)}, wraps)
         yield _event("meteringEvent", {"usage": 0.01, "unit": "credit", "unitPlural": "credits"}, wraps)
 
 
-def _told(part: Part, call_id: str, asked: KiroHttpRequest, act: ScriptTurn) -> Iterator[tuple[str, Json] | Pause]:
-    model = asked.model if asked.model != "auto" else catalogue.DEFAULT_MODEL
+def _part_events(
+    part: Part, call_id: str, parsed: KiroHttpRequest, turn: ScriptTurn
+) -> Iterator[tuple[str, Json] | Pause]:
+    """Yield the name and payload of each event of one part of the reply."""
+    model = parsed.model if parsed.model != "auto" else catalogue.DEFAULT_MODEL
     match part:
         case TextPart(text):
-            for piece in _pieces(text, act.chunk):
+            for piece in _pieces(text, turn.chunk):
                 yield "assistantResponseEvent", {"content": piece, "modelId": model}
-        case ReasoningPart(text) if _thinks_by_tags(asked):
-            for piece in _pieces(f"<thinking>\n{text}</thinking>\n\n", act.chunk):
+        case ReasoningPart(text) if _thinks_by_tags(parsed):
+            for piece in _pieces(f"<thinking>\n{text}</thinking>\n\n", turn.chunk):
                 yield "assistantResponseEvent", {"content": piece, "modelId": model}
         case ReasoningPart(text):
-            for piece in _pieces(text, act.chunk):
+            for piece in _pieces(text, turn.chunk):
                 yield "reasoningContentEvent", {"text": piece}
             for piece in _pieces(sign(text), 40):  # in parts, as the service sends it
                 yield "reasoningContentEvent", {"signature": piece}
         case ToolCallPart():
-            yield from _use(part, part.id or call_id, act)
+            yield from _call_events(part, part.id or call_id, turn)
         case WaitPart(seconds):
             yield Pause(seconds)
         case FramePart(event, data):
             yield event, data
         case ExceptionPart():
-            pass  # the end of the answer, and so not told here
+            pass  # `_perform` writes it: it ends the stream
 
 
-def _use(part: ToolCallPart, call_id: str, act: ScriptTurn) -> Iterator[tuple[str, Json]]:
+def _call_events(part: ToolCallPart, call_id: str, turn: ScriptTurn) -> Iterator[tuple[str, Json]]:
     named: dict[str, Json] = {"name": part.name, "toolUseId": call_id}
-    later = {} if "bare_fragments" in act.quirks else named
-    yield "toolUseEvent", {**named, "input": {}} if "object_input" in act.quirks else named
-    if part.arguments != "{}":  # a call without arguments has no input at all (facts 3.3, 2)
-        for piece in _pieces(part.arguments, act.chunk):
+    later = {} if "bare_fragments" in turn.quirks else named
+    yield "toolUseEvent", {**named, "input": {}} if "object_input" in turn.quirks else named
+    if part.arguments != "{}":  # a call without arguments has no input (docs/dialects/kiro.md#odd-streams)
+        for piece in _pieces(part.arguments, turn.chunk):
             yield "toolUseEvent", {**later, "input": piece}
     yield "toolUseEvent", {**later, "stop": True}
 
@@ -136,13 +144,13 @@ def _event(kind: str, data: Json, wraps: bool) -> bytes:
 _NAMESPACE = "com.amazon.aws.codewhisperer#"
 _JSON_TYPES = {"rest": "application/json", "target": "application/x-amz-json-1.0"}
 _ASKS_TO_THINK = re.compile(r"<thinking_mode>(?:enabled|adaptive)</thinking_mode>")
-_ORDER = re.compile(r"\bCall [\w-]+\s*\{")  # a call that is written out is found wherever it stands
+_ORDER = re.compile(r"\bCall [\w-]+\s*\{")  # a call that the prompt spells out, anywhere in its text
 _THINKING_TAG = re.compile(r"<(thinking_mode|max_thinking_length|thinking_effort)>[^<]*</\1>\s*")
 _STREAM: Headers = (("content-type", "application/vnd.amazon.eventstream"),)
 
 
 class KiroService:
-    """Answers requests of either wire protocol. One per simulator: it holds tokens, the script's place and a count."""
+    """Handles requests of both wire protocols. One per simulator: it holds tokens, the script position and a count."""
 
     def __init__(self, profile: Profile, script: Script, limits: SimulatorLimits) -> None:
         self._profile = profile
@@ -153,6 +161,7 @@ class KiroService:
         self.max_body = limits.body_bytes
 
     def handle(self, request: HttpRequest) -> Response:
+        """Return the response to a request: a sign-in endpoint, a refusal, or the result of an operation."""
         served = self._tokens.serve(request)
         if served is not None:
             return served
@@ -173,7 +182,7 @@ class KiroService:
                 resource = request.parameter("resourceType") or text(KiroHttpRequest(request).top.get("resourceType"))
                 return _document(routed, catalogue.usage_limits(self._answered, resource or "AGENTIC_REQUEST"))
             case "mcp":
-                return _document(routed, _searched(KiroHttpRequest(request).top))
+                return _document(routed, _search_result(KiroHttpRequest(request).top))
 
     def too_large(self, request: HttpRequest) -> Response:
         """Refuse a body that was not read to its end (rule 44 of docs/dialects/kiro.md)."""
@@ -185,34 +194,35 @@ class KiroService:
         refusal = first_refusal(request, self._profile, self._limits)
         if refusal is not None:
             return _refuse(request, refusal.response, str(refusal), refusal)
-        act = self._player.next()
-        if act.status != 200:
-            return _scripted_refusal(request, act)
+        turn = self._player.next()
+        if turn.status != 200:
+            return _scripted_refusal(request, turn)
         self._answered += 1
-        asked = KiroHttpRequest(request)
-        spoken = respond(read_prompt(asked), act.parts)
-        conversation = text(asked.state.get("conversationId")) or "sim-conversation"
+        parsed = KiroHttpRequest(request)
+        output = respond(read_prompt(parsed), turn.parts)
+        conversation = text(parsed.state.get("conversationId")) or "sim-conversation"
         headers = (*_STREAM, ("x-amzn-codewhisperer-conversation-id", header_text(conversation)))
-        return Response(200, headers, apply_pace(_perform(asked, act, spoken, conversation), act, act.cut))
+        return Response(200, headers, apply_pace(_perform(parsed, turn, output, conversation), turn, turn.cut))
 
 
-# --- what the model sees
+# --- the prompt of the embedded model
 
 
-def read_prompt(asked: KiroHttpRequest) -> ModelPrompt:
-    """Read a request as the embedded model needs it."""
-    current = asked.current
+def read_prompt(parsed: KiroHttpRequest) -> ModelPrompt:
+    """Return the prompt that the embedded model reads from a request."""
+    current = parsed.current
     if current is None:
-        return ModelPrompt(input_tokens=asked.tokens)
+        return ModelPrompt(input_tokens=parsed.tokens)
     words = _THINKING_TAG.sub("", current.content)
-    if not asked.history and not _ORDER.search(words):  # the system text stands in front of the first turn (facts 1.4)
+    # The system text stands before the first turn (docs/dialects/kiro.md#what-it-can-express).
+    if not parsed.history and not _ORDER.search(words):
         words = words.strip().rpartition("\n\n")[2]
     return ModelPrompt(
         text=words,
         results=tuple(_result_text(result) for result, _ in current.results),
-        tools=tuple(_tool(spec) for spec, _ in asked.tools),
-        thinks=_thinks_natively(asked) or _thinks_by_tags(asked),
-        input_tokens=asked.tokens,
+        tools=tuple(_tool(spec) for spec, _ in parsed.tools),
+        thinks=_thinks_natively(parsed) or _thinks_by_tags(parsed),
+        input_tokens=parsed.tokens,
     )
 
 
@@ -227,35 +237,35 @@ def _result_text(result: Object) -> str:
     )
 
 
-def _thinks_natively(asked: KiroHttpRequest) -> bool:
-    fields = members(asked.top.get("additionalModelRequestFields"))
+def _thinks_natively(parsed: KiroHttpRequest) -> bool:
+    fields = members(parsed.top.get("additionalModelRequestFields"))
     thinking = text(members(fields.get("thinking")).get("type"))
     return thinking in ("adaptive", "enabled") or "output_config" in fields or "reasoning" in fields
 
 
-def _thinks_by_tags(asked: KiroHttpRequest) -> bool:
-    if _thinks_natively(asked):
+def _thinks_by_tags(parsed: KiroHttpRequest) -> bool:
+    if _thinks_natively(parsed):
         return False
-    users = [turn.content for turn in asked.turns if turn.role == "user"]
+    users = [turn.content for turn in parsed.turns if turn.role == "user"]
     return any(_ASKS_TO_THINK.search(words) for words in (*users[:1], *users[-1:]))
 
 
-# --- what it answers
+# --- responses
 
 
-def _percentage(asked: KiroHttpRequest, act: ScriptTurn, spoken: ModelOutput) -> float:
-    used = asked.tokens if act.input_tokens is None else act.input_tokens
-    said = output_tokens(spoken.parts) if act.output_tokens is None else act.output_tokens
-    return round((used + said) * 100 / find_model(asked.model).window, 6)
+def _percentage(parsed: KiroHttpRequest, turn: ScriptTurn, output: ModelOutput) -> float:
+    used = parsed.tokens if turn.input_tokens is None else turn.input_tokens
+    generated = output_tokens(output.parts) if turn.output_tokens is None else turn.output_tokens
+    return round((used + generated) * 100 / find_model(parsed.model).window, 6)
 
 
 def _document(routed: Route, body: Json) -> Response:
     return whole_response(200, (("content-type", _JSON_TYPES[routed.protocol]),), jsonio.encode(body))
 
 
-def _searched(asked: Object) -> Json:
-    """The web search of /mcp: one made-up result."""
-    query = text(members(members(asked.get("params")).get("arguments")).get("query"))
+def _search_result(call: Object) -> Json:
+    """Return the result of the web search of /mcp: one invented page."""
+    query = text(members(members(call.get("params")).get("arguments")).get("query"))
     result: Json = {
         "title": f"About {query}",
         "url": "https://example.com/",
@@ -263,7 +273,7 @@ def _searched(asked: Object) -> Json:
     }
     found = jsonio.encode({"results": [result], "totalResults": 1, "query": query, "error": None}).decode()
     content: Json = [{"type": "text", "text": found}]
-    return {"id": asked.get("id"), "jsonrpc": "2.0", "result": {"content": content, "isError": False}}
+    return {"id": call.get("id"), "jsonrpc": "2.0", "result": {"content": content, "isError": False}}
 
 
 # --- refusals
@@ -274,7 +284,7 @@ def _refuse(
     response: ErrorResponse,
     note: str,
     refusal: KiroRefusal | None = None,
-    more: Mapping[str, str] | None = None,
+    extra_headers: Mapping[str, str] | None = None,
 ) -> Response:
     kind = protocol(request)
     body: dict[str, Json] = {"message": response.message, "reason": response.reason}
@@ -283,14 +293,14 @@ def _refuse(
         body = {"__type": _NAMESPACE + response.type, **body}
     else:
         headers["x-amzn-errortype"] = response.type
-    if refusal is not None:  # what the real service never tells
+    if refusal is not None:  # the real service does not name the rule
         headers |= {"x-dragoman-rule": str(refusal.rule), "x-dragoman-detail": header_text(str(refusal))}
         headers["x-dragoman-evidence"] = EVIDENCE[refusal.grade]
-    headers |= more or {}
+    headers |= extra_headers or {}
     return whole_response(response.status, tuple(headers.items()), response.whole or jsonio.encode(body), note)
 
 
-def _scripted_refusal(request: HttpRequest, refuse: ScriptTurn) -> Response:
-    told = make_fault(refuse.type or exception_for(refuse.status), refuse.message)
-    response = ErrorResponse(told.message, refuse.reason, refuse.status, told.code)
-    return _refuse(request, response, f"script: {refuse.status}", more=scripted_headers(refuse))
+def _scripted_refusal(request: HttpRequest, turn: ScriptTurn) -> Response:
+    fault = make_fault(turn.type or exception_for(turn.status), turn.message)
+    response = ErrorResponse(fault.message, turn.reason, turn.status, fault.code)
+    return _refuse(request, response, f"script: {turn.status}", extra_headers=scripted_headers(turn))

@@ -1,4 +1,8 @@
-"""Tokens of the simulated service: which access token is good, and the ways to get a new one (facts 4)."""
+"""The sign-in services of the simulator: access token checks, token refresh and device login.
+
+`KiroService` asks it before all other work. State is in memory; nothing here does I/O. docs/auth.md describes the
+logins of the real service.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
 _JSON = (("content-type", "application/json"),)
-_KNOWN = 10_000  # tokens remembered
+_KNOWN = 10_000  # tokens kept in memory
 
 MISSING = ErrorResponse("Invalid token", None, 401, "UnauthorizedException")
 INVALID = ErrorResponse("The bearer token included in the request is invalid.", None, 403, "AccessDeniedException")
@@ -25,15 +29,15 @@ EXPIRED = ErrorResponse("The bearer token included in the request is expired.", 
 
 
 class TokenService:
-    """Refresh (social and OIDC), device login, and the check of every other call."""
+    """Refreshes tokens (social, OIDC, external), serves device logins, and checks the token of other requests."""
 
     def __init__(self, settings: TokenSettings) -> None:
         self._settings = settings
         self._number = itertools.count(1)
-        self._expiry: dict[str, float] = {}  # of tokens given out here
+        self._expiry: dict[str, float] = {}  # of access tokens that this service issued
         self._used: dict[str, int] = {}
         self._refresh = set(settings.refresh or ())
-        self._dead: set[str] = set()  # refresh tokens that were rotated away
+        self._dead: set[str] = set()  # refresh tokens that a rotation replaced
         self._polls: dict[str, int] = {}
         self._endpoints: dict[str, Callable[[HttpRequest], Response]] = {
             "/refreshToken": self._social,
@@ -43,12 +47,12 @@ class TokenService:
         }
 
     def serve(self, request: HttpRequest) -> Response | None:
-        """Answer an endpoint that needs no access token; None for all others."""
+        """Return the response of a sign-in endpoint, which needs no access token; None for any other path."""
         endpoint = self._endpoints.get(request.path)
         return endpoint(request) if endpoint and request.method == "POST" else None
 
     def refused(self, request: HttpRequest) -> ErrorResponse | None:
-        """Why the request's access token is not good; None if it is."""
+        """Return the refusal of the request's access token; None if the token is valid."""
         scheme, _, token = request.header("authorization").partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
@@ -58,9 +62,9 @@ class TokenService:
             return INVALID
         if time.monotonic() >= self._expiry.get(token, float("inf")):
             return EXPIRED
-        return EXPIRED if self._used_up(token) else None
+        return EXPIRED if self._is_used_up(token) else None
 
-    def _used_up(self, token: str) -> bool:
+    def _is_used_up(self, token: str) -> bool:
         if self._settings.uses is None:
             return False
         self._used[token] = self._used.get(token, 0) + 1
@@ -70,42 +74,42 @@ class TokenService:
     # --- endpoints
 
     def _social(self, request: HttpRequest) -> Response:
-        asked = _body(request)
-        old = text(asked.get("refreshToken"))
-        if not self._good(old):
-            return _reply(401, {"message": "Bad credentials"}, "refresh: unknown token")
-        return _reply(200, {**self._granted(old), "profileArn": PROFILE_ARN})
+        body = _body(request)
+        old = text(body.get("refreshToken"))
+        if not self._is_valid(old):
+            return _response(401, {"message": "Bad credentials"}, "refresh: unknown token")
+        return _response(200, {**self._granted(old), "profileArn": PROFILE_ARN})
 
     def _oidc(self, request: HttpRequest) -> Response:
         if "form-urlencoded" in request.header("content-type"):
             return self._external(request)
-        asked = _body(request)
-        if not text(asked.get("clientId")) or not text(asked.get("clientSecret")):
+        body = _body(request)
+        if not text(body.get("clientId")) or not text(body.get("clientSecret")):
             return _oauth(400, "invalid_client", "Invalid client provided")
-        match text(asked.get("grantType")):
+        match text(body.get("grantType")):
             case "refresh_token":
-                old = text(asked.get("refreshToken"))
-                return _reply(200, self._granted(old)) if self._good(old) else _dead_token()
+                old = text(body.get("refreshToken"))
+                return _response(200, self._granted(old)) if self._is_valid(old) else _dead_token()
             case "urn:ietf:params:oauth:grant-type:device_code":
-                return self._poll(text(asked.get("deviceCode")))
+                return self._poll(text(body.get("deviceCode")))
             case unknown:
                 return _oauth(400, "unsupported_grant_type", f"No grant type {unknown!r}")
 
     def _external(self, request: HttpRequest) -> Response:
-        """An enterprise identity provider: form in, snake_case out."""
+        """Refresh as an enterprise identity provider does: a form in, snake_case out."""
         form = parse_qs(request.body.decode("utf-8", "replace"))
         old = (form.get("refresh_token") or [""])[0]
-        if not self._good(old):
+        if not self._is_valid(old):
             return _dead_token()
-        given = self._granted(old)
+        grant = self._granted(old)
         names = {"accessToken": "access_token", "refreshToken": "refresh_token", "expiresIn": "expires_in"}
-        return _reply(200, {"token_type": "Bearer", **{names[name]: value for name, value in given.items()}})
+        return _response(200, {"token_type": "Bearer", **{names[name]: value for name, value in grant.items()}})
 
     def _register(self, request: HttpRequest) -> Response:
         if not text(_body(request).get("clientName")):
             return _oauth(400, "invalid_client_metadata", "clientName is missing")
         number = next(self._number)
-        return _reply(
+        return _response(
             200,
             {
                 "clientId": f"sim-client-{number}",
@@ -116,15 +120,15 @@ class TokenService:
         )
 
     def _authorize(self, request: HttpRequest) -> Response:
-        asked = _body(request)
-        if not text(asked.get("clientId")) or not text(asked.get("clientSecret")) or not text(asked.get("startUrl")):
+        body = _body(request)
+        if not text(body.get("clientId")) or not text(body.get("clientSecret")) or not text(body.get("startUrl")):
             return _oauth(400, "invalid_request", "clientId, clientSecret and startUrl are needed")
         number = next(self._number)
         code = f"sim-device-{number}"
         self._polls[code] = self._settings.pending
         _forget(self._polls)
         page = f"http://{request.header('host', '127.0.0.1')}/device"
-        return _reply(
+        return _response(
             200,
             {
                 "deviceCode": code,
@@ -144,11 +148,11 @@ class TokenService:
             self._polls[code] = left - 1
             return _oauth(400, "authorization_pending", "")
         del self._polls[code]
-        return _reply(200, {**self._granted(""), "tokenType": "Bearer"})
+        return _response(200, {**self._granted(""), "tokenType": "Bearer"})
 
     # --- tokens
 
-    def _good(self, refresh: str) -> bool:
+    def _is_valid(self, refresh: str) -> bool:
         known = self._settings.refresh is None or refresh in self._refresh
         return bool(refresh) and known and refresh not in self._dead
 
@@ -157,13 +161,13 @@ class TokenService:
         access, refresh = f"sim-access-{number}", f"sim-refresh-{number}"
         self._expiry[access] = time.monotonic() + self._settings.lifetime
         _forget(self._expiry)
-        given: Object = {"accessToken": access, "expiresIn": int(self._settings.lifetime)}
+        grant: Object = {"accessToken": access, "expiresIn": int(self._settings.lifetime)}
         if self._settings.rotate or not old:
             self._refresh.add(refresh)
             if old:
                 self._dead.add(old)
-            given["refreshToken"] = refresh
-        return given
+            grant["refreshToken"] = refresh
+        return grant
 
 
 def _forget(tokens: dict[str, float] | dict[str, int]) -> None:
@@ -175,7 +179,7 @@ def _body(request: HttpRequest) -> Object:
     return jsonio.decode_object(request.body) or {}
 
 
-def _reply(status: int, body: Json, note: str = "") -> Response:
+def _response(status: int, body: Json, note: str = "") -> Response:
     return whole_response(status, _JSON, jsonio.encode(body), note)
 
 

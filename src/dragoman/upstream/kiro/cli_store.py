@@ -1,4 +1,7 @@
-"""kiro-cli's SQLite store. Rows are read and written back under their own key; SQLite makes the write atomic."""
+"""The token store of kiro-cli: rows of a SQLite database. Does file I/O.
+
+A refreshed token is written to the row that it was read from, in one transaction. `logins` opens the store.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from dragoman.upstream.kiro.stores import is_superseded
 from dragoman.upstream.kiro.token import Document, Kind, Token, first_text, parse_token, region_of_arn, update_document
 from dragoman.wire import jsonio
 
-# `odic` is how the program spells it.
+# kiro-cli itself misspells `oidc` as `odic`.
 _KEYS: dict[str, Kind] = {
     "kirocli:social:token": "social",
     "kirocli:odic:token": "idc",
@@ -21,11 +24,14 @@ _KEYS: dict[str, Kind] = {
     "codewhisperer:odic:token": "idc",
 }
 _PROFILE = "api.codewhisperer.profile"
-_BUSY = 5.0  # seconds to wait for the program to finish its own write
+_BUSY_TIMEOUT = 5.0  # seconds to wait while kiro-cli writes
 
 
 class CliStore:
-    """`load` takes the login that lives longest: one that was left behind is not renewed any more."""
+    """The logins of kiro-cli in one database file.
+
+    `load` returns the login that expires last: kiro-cli no longer renews the others.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -43,42 +49,45 @@ class CliStore:
             rows = {key: self._row(database, "auth_kv", key) for key in _KEYS}
             found, faults = self._logins(database, {key: row for key, row in rows.items() if row})
         if not found:
-            none = CredentialFault(f"{self.path} holds no login. Run `kiro-cli login` or `dragoman auth login kiro`.")
-            raise faults[0] if faults else none
+            no_login = f"{self.path} contains no login. Run `kiro-cli login` or `dragoman auth login kiro`."
+            raise faults[0] if faults else CredentialFault(no_login)
         return max(found, key=lambda token: token.expires_at or 0)
 
     def prepare(self) -> None:
         try:
-            left = find_pending(self.path)
+            writes = find_pending(self.path)
             with self._writing() as database:
-                for each in left:
+                for write in writes:
                     for key in _KEYS:
-                        if each.replaces(self._text(database, key)):
-                            self._update(database, key, each.data)
-            for each in left:
-                each.path.unlink(missing_ok=True)
+                        if write.replaces(self._text(database, key)):
+                            self._update(database, key, write.data)
+            for write in writes:
+                write.path.unlink(missing_ok=True)
         except OSError as error:
             raise write_error(self.path, error) from None
 
-    def save(self, token: Token, was: Token) -> Token:
+    def save(self, token: Token, previous: Token) -> Token:
         with self._writing() as database:
             row = self._row(database, "auth_kv", token.slot)
             if not row:
-                raise CredentialFault(f"the login in {self.path} was ended by another program.")
+                raise CredentialFault(
+                    f"another program removed the login in {self.path}. Run `kiro-cli login` to log in again."
+                )
             stored = self._token(database, token.slot, row)
-            if is_superseded(stored, was, token):
+            if is_superseded(stored, previous, token):
                 return stored
             value = jsonio.encode(update_document(row, token))
-            ahead = self._write_ahead(self._text(database, token.slot), value)  # a commit waits for the disk, twice
+            # A commit waits for the disk, and the process may be killed meanwhile.
+            pending = self._write_ahead(self._text(database, token.slot), value)
             self._update(database, token.slot, value)
-        if ahead is not None:
-            ahead.unlink(missing_ok=True)
+        if pending is not None:
+            pending.unlink(missing_ok=True)
         return token
 
     def _write_ahead(self, old: bytes, new: bytes) -> Path | None:
         try:
             return write_pending(self.path, old, new)
-        except OSError:  # the database may still be written
+        except OSError:  # writing to the database may still succeed
             return None
 
     def _logins(
@@ -88,7 +97,7 @@ class CliStore:
         for key, row in rows.items():
             try:
                 found.append(self._token(database, key, row))
-            except CredentialFault as fault:  # one bad row does not spoil the others
+            except CredentialFault as fault:  # other rows may still be valid
                 faults.append(fault)
         return found, faults
 
@@ -96,12 +105,12 @@ class CliStore:
         registration = self._row(database, "auth_kv", key.removesuffix("token") + "device-registration")
         arn = first_text(self._row(database, "state", _PROFILE), "arn", "profileArn", "profile_arn")
         names = ("client_id", "client_secret", "clientId", "clientSecret", "region")
-        known: Document = {name: registration[name] for name in names if name in registration}
-        known["client_expires_at"] = registration.get("client_secret_expires_at")
+        fields: Document = {name: registration[name] for name in names if name in registration}
+        fields["client_expires_at"] = registration.get("client_secret_expires_at")
         if region_of_arn(arn):
-            known["profile_arn"] = arn
+            fields["profile_arn"] = arn
         return parse_token(
-            known | {name: value for name, value in row.items() if value}, str(self.path), _KEYS[key], key
+            fields | {name: value for name, value in row.items() if value}, str(self.path), _KEYS[key], key
         )
 
     def _text(self, database: sqlite3.Connection, key: str) -> bytes:
@@ -112,7 +121,7 @@ class CliStore:
         database.execute("UPDATE auth_kv SET value = ? WHERE key = ?", (value.decode(), key))
 
     def _row(self, database: sqlite3.Connection, table: str, key: str) -> Document:
-        """A row's JSON object; empty for none, and for a table that this version of the program does not have."""
+        """Return the JSON object of a row; empty if the row, or in some versions of kiro-cli the table, is missing."""
         query = {"auth_kv": "SELECT value FROM auth_kv WHERE key = ?", "state": "SELECT value FROM state WHERE key = ?"}
         try:
             row = database.execute(query[table], (key,)).fetchone()
@@ -122,12 +131,12 @@ class CliStore:
             raise
         return (jsonio.decode_object(row[0]) if row and isinstance(row[0], (str, bytes)) else None) or {}
 
-    # --- connections: one for each piece of work, since it comes from any thread and about once an hour
+    # --- connections: a new one each time, because calls come from any thread and about once an hour
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         if not self.path.is_file():
-            raise CredentialFault(f"there is no {self.path}. Run `dragoman auth login kiro`.")
+            raise CredentialFault(f"{self.path} does not exist. Run `dragoman auth login kiro`.")
         try:
             with closing(self._open()) as database:
                 yield database
@@ -138,7 +147,7 @@ class CliStore:
     def _writing(self) -> Iterator[sqlite3.Connection]:
         try:
             with closing(self._connect("mode=rw")) as database:
-                database.execute("PRAGMA synchronous = FULL")  # on disk before anyone uses the token
+                database.execute("PRAGMA synchronous = FULL")  # the token must be on disk before it is used
                 database.execute("BEGIN IMMEDIATE")
                 try:
                     yield database
@@ -156,11 +165,11 @@ class CliStore:
             if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
                 raise
         try:
-            return self._readable("mode=rw")  # what a process left half done when it was killed is taken back
+            return self._readable("mode=rw")  # rolls back the unfinished write of a killed process
         except sqlite3.OperationalError:
             if _journal(self.path).exists():
                 raise
-        return self._connect("immutable=1")  # a write-ahead log on a read-only mount cannot be opened otherwise
+        return self._connect("immutable=1")  # the only mode for a write-ahead log on a read-only mount
 
     def _readable(self, mode: str) -> sqlite3.Connection:
         database = self._connect(mode)
@@ -173,10 +182,10 @@ class CliStore:
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         uri = f"{self.path.resolve().as_uri()}?{mode}"
-        return sqlite3.connect(uri, uri=True, timeout=_BUSY, isolation_level=None)
+        return sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT, isolation_level=None)
 
 
 def _journal(path: Path) -> Path:
-    """Where SQLite keeps what a write has not finished replacing."""
+    """Return the path of the rollback journal, which exists during a write or after an interrupted one."""
     path = path.resolve()
     return path.with_name(f"{path.name}-journal")

@@ -1,4 +1,4 @@
-"""Find the Kiro logins of this machine, and open the token store of a name. Reads files.
+"""Find the Kiro logins of this machine, and open the token store that a name stands for. Reads files.
 
 The SQLite module is loaded only for kiro-cli's store.
 """
@@ -32,28 +32,33 @@ class KiroPaths:
 
     @property
     def own(self) -> Path:
-        """The folder of our own tokens."""
-        given = self._path("DRAGOMAN_DATA_HOME")
-        return (given or self._data() / "dragoman") / "credentials" / "kiro"
+        """The folder of Dragoman's own logins."""
+        data_home = self._path("DRAGOMAN_DATA_HOME")
+        return (data_home or self._data() / "dragoman") / "credentials" / "kiro"
 
     def own_file(self, name: str) -> Path:
+        """Return the file of a Dragoman login. Raises CredentialFault for an invalid name."""
         if not _NAME.fullmatch(name):
-            raise CredentialFault(f"{name!r} cannot name a login: use letters, digits, dot, dash and underscore.")
+            raise CredentialFault(
+                f"{name!r} is not a valid login name: use letters, digits, dots, dashes and underscores."
+            )
         return self.own / f"{name}.json"
 
     @property
     def ide_file(self) -> Path:
+        """The token file of the Kiro IDE."""
         return self._home / ".aws" / "sso" / "cache" / "kiro-auth-token.json"
 
     @property
     def ide_profile(self) -> Path:
+        """The file with the profile that the Kiro IDE selected."""
         roots = {"darwin": self._library(), "win32": self._path("APPDATA") or self._home / "AppData" / "Roaming"}
         root = roots.get(self._platform) or self._path("XDG_CONFIG_HOME") or self._home / ".config"
         return root / "Kiro" / "User" / "globalStorage" / "kiro.kiroagent" / "profile.json"
 
     @property
     def cli_files(self) -> tuple[Path, ...]:
-        """kiro-cli's store, and that of the Amazon Q CLI it came from."""
+        """The database of kiro-cli, and that of its predecessor, the Amazon Q CLI."""
         folder = "Kiro-Cli" if self._platform == "win32" else "kiro-cli"
         return self._data() / folder / "data.sqlite3", self._data() / "amazon-q" / "data.sqlite3"
 
@@ -75,45 +80,45 @@ class KiroPaths:
 
 
 class FoundLogin(Struct, frozen=True):
-    """A login that exists: `spec` is what `open_store` and the configuration call it."""
+    """A login that exists. `spec` is its name for `open_store` and in the configuration."""
 
     spec: str
     store: TokenStore
 
 
-def open_store(spec: str = "", places: KiroPaths | None = None) -> TokenStore:
+def open_store(spec: str = "", paths: KiroPaths | None = None) -> TokenStore:
     """Return the store that `spec` names. Raises CredentialFault.
 
     `own` or `own:NAME` is Dragoman's, `ide` or `ide:PATH` the Kiro IDE's, `cli` or `cli:PATH` kiro-cli's. Empty: the
     first of these that exists.
     """
-    places = places or KiroPaths()
+    paths = paths or KiroPaths()
     if not spec:
-        found = find_logins(places)
+        found = find_logins(paths)
         if not found:
             raise CredentialFault("no Kiro login was found on this machine. Run `dragoman auth login kiro`.")
         return found[0].store
     kind, _, rest = spec.partition(":")
     match kind:
         case "own":
-            return _own(places.own_file(rest or DEFAULT_LOGIN), places)
+            return _own(paths.own_file(rest or DEFAULT_LOGIN), paths)
         case "ide":
-            return IdeStore(Path(rest).expanduser() if rest else places.ide_file, places.ide_profile)
+            return IdeStore(Path(rest).expanduser() if rest else paths.ide_file, paths.ide_profile)
         case "cli":
-            return _cli(Path(rest).expanduser() if rest else _present(places.cli_files))
+            return _cli(Path(rest).expanduser() if rest else _first_existing(paths.cli_files))
         case _:
-            raise CredentialFault(f"{spec!r} names no login: use own, ide or cli, such as own:{DEFAULT_LOGIN}.")
+            raise CredentialFault(f"{spec!r} is not a login: use own, ide or cli, for example own:{DEFAULT_LOGIN}.")
 
 
-def find_logins(places: KiroPaths | None = None) -> list[FoundLogin]:
+def find_logins(paths: KiroPaths | None = None) -> list[FoundLogin]:
     """Return every login of this machine, in the order of preference: Dragoman's, the IDE's, kiro-cli's."""
-    places = places or KiroPaths()
-    own = sorted(places.own.glob("*.json"), key=lambda path: (path.stem != DEFAULT_LOGIN, path.stem))
-    found = [FoundLogin(f"own:{path.stem}", _own(path, places)) for path in own]
-    if places.ide_file.is_file():
-        found.append(FoundLogin("ide", open_store("ide", places)))
-    if any(path.is_file() for path in places.cli_files):
-        found.append(FoundLogin("cli", open_store("cli", places)))
+    paths = paths or KiroPaths()
+    own = sorted(paths.own.glob("*.json"), key=lambda path: (path.stem != DEFAULT_LOGIN, path.stem))
+    found = [FoundLogin(f"own:{path.stem}", _own(path, paths)) for path in own]
+    if paths.ide_file.is_file():
+        found.append(FoundLogin("ide", open_store("ide", paths)))
+    if any(path.is_file() for path in paths.cli_files):
+        found.append(FoundLogin("cli", open_store("cli", paths)))
     return found
 
 
@@ -122,7 +127,7 @@ def link_document(spec: str) -> Document:
     return {"type": "kiro", "use": spec}
 
 
-def _own(path: Path, places: KiroPaths) -> TokenStore:
+def _own(path: Path, paths: KiroPaths) -> TokenStore:
     store = OwnStore(path)
     if not path.is_file():
         return store  # `load` raises a fault that says what to do
@@ -130,7 +135,7 @@ def _own(path: Path, places: KiroPaths) -> TokenStore:
         spec = first_text(read_document(path), "use")
     except CredentialFault:
         return store
-    return open_store(spec, places) if spec.partition(":")[0] in _LINKS else store
+    return open_store(spec, paths) if spec.partition(":")[0] in _LINKS else store
 
 
 def _cli(path: Path) -> TokenStore:
@@ -139,5 +144,5 @@ def _cli(path: Path) -> TokenStore:
     return CliStore(path)
 
 
-def _present(paths: tuple[Path, ...]) -> Path:
+def _first_existing(paths: tuple[Path, ...]) -> Path:
     return next((path for path in paths if path.is_file()), paths[0])

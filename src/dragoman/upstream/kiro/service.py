@@ -1,4 +1,4 @@
-"""Calls of the Kiro service about the account: profiles and quota. Sends requests through a `Fetch`."""
+"""Requests to the Kiro service about the account: profiles and quota. Sends them through a `Fetch`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 
-USER_AGENT = f"dragoman/{__version__}"  # Our own name, and no fingerprint of the machine (docs/decisions/kiro.md#d16)
+USER_AGENT = (
+    f"dragoman/{__version__}"  # our own name, without a fingerprint of the machine (docs/decisions/kiro.md#d16)
+)
 _PROFILES = "AmazonCodeWhispererService.ListAvailableProfiles"
 _TOKEN_TYPES = {"api_key": "API_KEY", "external_idp": "EXTERNAL_IDP"}
-_MOST_PAGES = 10
+_MAX_PAGES = 10
 
 
 def token_headers(token: Token) -> Headers:
-    """Return what every request with this token carries, beside an id of its own."""
+    """Return the headers of every request with this token, except the id of the request."""
     headers: Headers = (
         ("authorization", f"Bearer {token.access.reveal()}"),
         ("user-agent", USER_AGENT),
@@ -36,19 +38,21 @@ def _signed(request: HttpRequest, token: Token) -> HttpRequest:
 
 
 class Profile(Struct, frozen=True):
+    """A profile of the account, which some logins must name in requests."""
+
     arn: str
     name: str
 
 
 async def list_profiles(fetch: Fetch, endpoints: Endpoints, token: Token) -> list[Profile]:
-    """The profiles of a login, in every region of the service. Raises CredentialFault if no region answers."""
+    """Return the profiles of a login in all regions of the service. Raises CredentialFault if every region refuses."""
     found: dict[str, Profile] = {}
     faults: list[CredentialFault] = []
     bases = dict.fromkeys(endpoints.at("api", region) for region in API_REGIONS)
     for base in bases:
         try:
             found |= {profile.arn: profile for profile in await _profiles_at(fetch, base, token)}
-        except CredentialFault as fault:  # a login of one region is refused in the other
+        except CredentialFault as fault:  # one region refuses the logins of the other
             faults.append(fault)
     if len(faults) == len(bases):
         raise faults[0]
@@ -59,14 +63,15 @@ async def _profiles_at(fetch: Fetch, base: str, token: Token) -> list[Profile]:
     found: list[Profile] = []
     more: Document = {}
     headers: Headers = (("content-type", "application/x-amz-json-1.0"), ("x-amz-target", _PROFILES))
-    for _ in range(_MOST_PAGES):
+    for _ in range(_MAX_PAGES):
         body = jsonio.encode({"maxResults": 10, **more})
-        answer = _answer(await fetch(base, _signed(HttpRequest("POST", "/", headers=headers, body=body), token)), token)
-        found += [profile for item in _list(answer, "profiles") if (profile := _profile(item))]
-        following = answer.get("nextToken")
-        if not isinstance(following, str) or not following:
+        request = _signed(HttpRequest("POST", "/", headers=headers, body=body), token)
+        page = _parse_response(await fetch(base, request), token)
+        found += [profile for item in _list(page, "profiles") if (profile := _profile(item))]
+        next_token = page.get("nextToken")
+        if not isinstance(next_token, str) or not next_token:
             break
-        more = {"nextToken": following}
+        more = {"nextToken": next_token}
     return found
 
 
@@ -78,7 +83,7 @@ def _profile(item: Document) -> Profile | None:
 
 
 class QuotaUsage(Struct, frozen=True):
-    """What is used of what a period allows, a free trial included."""
+    """The used part and the limit of the quota of one period, a free trial included."""
 
     used: float
     limit: float
@@ -87,65 +92,67 @@ class QuotaUsage(Struct, frozen=True):
 
     @property
     def remaining(self) -> float:
+        """The unused part of the quota."""
         return max(0.0, self.limit - self.used)
 
     def describe(self) -> dict[str, Json]:
-        told: dict[str, Json] = {"used": self.used, "limit": self.limit, "remaining": self.remaining}
-        return told | {"plan": self.plan, "resets_at": self.resets_at}
+        """Return the fields as JSON for `dragoman auth` and `dragoman status`."""
+        amounts: dict[str, Json] = {"used": self.used, "limit": self.limit, "remaining": self.remaining}
+        return amounts | {"plan": self.plan, "resets_at": self.resets_at}
 
 
 async def fetch_usage(fetch: Fetch, endpoints: Endpoints, token: Token) -> QuotaUsage:
-    """How much of the quota is used. Raises CredentialFault."""
+    """Return how much of the quota is used. Raises CredentialFault."""
     query = {"origin": "AI_EDITOR", "resourceType": "AGENTIC_REQUEST"}
     if token.profile_arn:
         query["profileArn"] = token.profile_arn
     request = HttpRequest("GET", "/getUsageLimits", urlencode(query), (("accept", "application/json"),))
-    answer = _answer(await fetch(endpoints.at("api", token.api_region), _signed(request, token)), token)
+    document = _parse_response(await fetch(endpoints.at("api", token.api_region), _signed(request, token)), token)
     used = limit = 0.0
-    for item in _list(answer, "usageBreakdownList"):
+    for item in _list(document, "usageBreakdownList"):
         trial = item.get("freeTrialInfo")
         active = isinstance(trial, dict) and trial.get("freeTrialStatus") == "ACTIVE"
         for part in (item, trial) if isinstance(trial, dict) and active else (item,):
             used += _number(part, "currentUsageWithPrecision", "currentUsage")
             limit += _number(part, "usageLimitWithPrecision", "usageLimit")
-    plan = answer.get("subscriptionInfo")
+    plan = document.get("subscriptionInfo")
     title = plan.get("subscriptionTitle") if isinstance(plan, dict) else None
-    return QuotaUsage(used, limit, title if isinstance(title, str) else "", _number(answer, "nextDateReset") or None)
+    return QuotaUsage(used, limit, title if isinstance(title, str) else "", _number(document, "nextDateReset") or None)
 
 
 def with_profile(request: HttpRequest, arn: str) -> HttpRequest:
-    """The request of a conversation with the profile at the top of its body, unless it names one."""
+    """Return a conversation request with the profile ARN added to its body, unless the body has one already."""
     if request.method != "POST" or not request.body.startswith(b'{"conversationState"'):
         return request
     if _names_profile(request.body):
         return request
-    # Spliced, and in one go: histories are large.
+    # Bodies are large, so the ARN is spliced in: one copy, and the body is not decoded.
     body = b"".join((b'{"profileArn":', jsonio.quote(arn), b",", memoryview(request.body)[1:]))
     return HttpRequest(request.method, request.path, request.query, request.headers, body)
 
 
 def _names_profile(body: bytes) -> bool:
-    """Return whether the body has a profile at the top level; nothing else is decoded."""
+    """Return whether the body has a profile ARN at the top level; other fields are not decoded."""
     try:
         return bool(_read_top(body).profileArn)
     except jsonio.JsonError:
-        return True  # not ours to mend
+        return True  # the service refuses such a body; it is sent unchanged
 
 
 class _Top(Struct):
-    profileArn: jsonio.Raw = jsonio.Raw()  # noqa: N815  # as it is spelt
+    profileArn: jsonio.Raw = jsonio.Raw()  # noqa: N815  # the name on the wire
 
 
 _read_top = jsonio.typed_decoder(_Top)
 
 
-def _answer(response: HttpResponse, token: Token) -> Document:
-    known = json_object_of(response)
-    if response.status == 200 and known:
-        return known
-    words = known.get("message") or known.get("Message") or f"status {response.status}"
-    said = token.mask_secrets(str(words))[:300]
-    raise CredentialFault(f"Kiro refused the login: {said}", is_permanent=response.status in (400, 401, 403))
+def _parse_response(response: HttpResponse, token: Token) -> Document:
+    document = json_object_of(response)
+    if response.status == 200 and document:
+        return document
+    message = document.get("message") or document.get("Message") or f"status {response.status}"
+    masked = token.mask_secrets(str(message))[:300]
+    raise CredentialFault(f"Kiro refused the login: {masked}", is_permanent=response.status in (400, 401, 403))
 
 
 def _list(document: Document, name: str) -> list[Document]:

@@ -1,4 +1,8 @@
-"""Token stores: each reads a token, and writes a refreshed one to the same place in the same format. Does file I/O."""
+"""Token stores: an API key, Dragoman's own login files, and the token file of the Kiro IDE. Does file I/O.
+
+A store reads a token, and writes a refreshed one to the same place in the same format. `logins` opens stores; the
+credential in `credential` uses them. The store of kiro-cli is in `cli_store`.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +17,36 @@ from dragoman.upstream.kiro.token import Document, Token, first_text, parse_toke
 from dragoman.upstream.private_files import make_private_folder
 from dragoman.wire import jsonio
 
-_LARGEST = 1024 * 1024
-_HASH = re.compile(r"[A-Za-z0-9_-]{1,128}")  # it becomes a file's name
+_MAX_SIZE = 1024 * 1024
+_HASH = re.compile(r"[A-Za-z0-9_-]{1,128}")  # it becomes a file name, so it must not contain a path
 
 
 class TokenStore(Protocol):
-    """A place for one token. All methods may block, and raise CredentialFault."""
+    """A place that holds one token. All methods may block, and raise CredentialFault."""
 
     @property
     def label(self) -> str:
-        """What to call it before people."""
+        """The name of the store in messages."""
 
     @property
     def lock(self) -> Path | None:
         """The file to lock around a refresh; None if the token never changes."""
 
-    def load(self) -> Token: ...
+    def load(self) -> Token:
+        """Read the token."""
 
     def prepare(self) -> None:
-        """Make sure that `save` can work: a token that is refreshed and cannot be kept is lost."""
+        """Check that `save` can write: a refreshed token that cannot be written is lost."""
 
-    def save(self, token: Token, was: Token) -> Token:
-        """Keep what `was` has become. Gives what the store now holds: another program may have been faster."""
+    def save(self, token: Token, previous: Token) -> Token:
+        """Write the refreshed `token` in place of `previous`, and return the token that the store holds now.
+
+        That is another token if another program changed the login during the refresh.
+        """
 
 
 class ApiKeyStore:
-    """An API key: it neither ends nor changes."""
+    """An API key, which does not expire and does not change."""
 
     label = "API key"
     lock: Path | None = None
@@ -52,12 +60,12 @@ class ApiKeyStore:
     def prepare(self) -> None:
         pass
 
-    def save(self, token: Token, was: Token) -> Token:
+    def save(self, token: Token, previous: Token) -> Token:
         raise CredentialFault("an API key cannot be refreshed.")
 
 
 class _FileStore:
-    """A JSON file. `save` changes the fields of the token and leaves all others."""
+    """A JSON file. `save` changes the fields of the token and no others."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,10 +87,10 @@ class _FileStore:
         except OSError as error:
             raise write_error(self.path, error) from None
 
-    def save(self, token: Token, was: Token) -> Token:
+    def save(self, token: Token, previous: Token) -> Token:
         document = self._document()
         stored = self._parse(document)
-        if is_superseded(stored, was, token):
+        if is_superseded(stored, previous, token):
             return stored
         try:
             replace_file(self.path, jsonio.encode_pretty(update_document(document, token)) + b"\n")
@@ -98,10 +106,10 @@ class _FileStore:
 
 
 class OwnStore(_FileStore):
-    """Our own file: private, or it is not read."""
+    """A login file of Dragoman. A file that other users can read is refused."""
 
     def write(self, document: Document) -> None:
-        """Write a new login, in place of any before it."""
+        """Write a new login; it replaces an existing one."""
         try:
             make_private_folder(self.path.parent)
             check_replaceable(self.path)
@@ -114,7 +122,7 @@ class OwnStore(_FileStore):
 
 
 class IdeStore(_FileStore):
-    """The Kiro IDE's token file, with the client registration beside it and the profile that the IDE chose."""
+    """The token file of the Kiro IDE, with the client registration in the same folder and the IDE's profile."""
 
     def __init__(self, path: Path, profile: Path) -> None:
         super().__init__(path)
@@ -133,7 +141,9 @@ class IdeStore(_FileStore):
         if not client:
             return {}
         if not _HASH.fullmatch(client):
-            raise CredentialFault(f"{self.path}: clientIdHash is not the name of a registration.")
+            raise CredentialFault(
+                f"{self.path}: clientIdHash is not the name of a client registration. Log in again in the Kiro IDE."
+            )
         found = _optional(self.path.resolve().with_name(f"{client}.json"))
         names = ("clientId", "clientSecret")
         return {name: found[name] for name in names if name in found} | {"client_expires_at": found.get("expiresAt")}
@@ -143,34 +153,38 @@ class IdeStore(_FileStore):
         return arn if region_of_arn(arn) else ""
 
 
-# --- what stores have in common
+# --- functions that all stores use
 
 
-def is_superseded(stored: Token, was: Token, token: Token) -> bool:
+def is_superseded(stored: Token, previous: Token, token: Token) -> bool:
     """Return whether another program renewed or replaced the login during the refresh."""
-    if stored.refresh != was.refresh:
-        return True  # a refresh token of its own, perhaps of another account: not ours to overwrite
-    return stored.access != was.access and (stored.expires_at or 0) > (token.expires_at or 0)
+    if stored.refresh != previous.refresh:
+        return True  # another refresh token, perhaps of another account, must not be overwritten
+    return stored.access != previous.access and (stored.expires_at or 0) > (token.expires_at or 0)
 
 
 def read_document(path: Path, *, private: bool = False) -> Document:
-    """The object in a file; one that must be `private` is not read if others could."""
+    """Return the JSON object in a file; a `private` file that other users can read is refused.
+
+    Raises CredentialFault.
+    """
     try:
         with path.open("rb") as file:
             if private and os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o077:
-                raise CredentialFault(f"{path} can be read by others. Run `chmod 600 {path}`.")
-            data = file.read(_LARGEST + 1)
+                raise CredentialFault(f"other users can read {path}. Run `chmod 600 {path}`.")
+            data = file.read(_MAX_SIZE + 1)
     except OSError as error:
         raise read_error(path, error) from None
-    document = jsonio.decode_object(data) if len(data) <= _LARGEST else None
-    if document is None:  # the reason may quote the content
+    document = jsonio.decode_object(data) if len(data) <= _MAX_SIZE else None
+    if document is None:  # the reason is left out: it may quote a secret
         raise CredentialFault(f"{path} is not a JSON object. Run `dragoman auth login kiro`.")
     return document
 
 
 def read_error(path: Path, error: OSError) -> CredentialFault:
+    """Return the fault for a file that cannot be read."""
     if isinstance(error, FileNotFoundError):
-        return CredentialFault(f"there is no {path}. Run `dragoman auth login kiro`.")
+        return CredentialFault(f"{path} does not exist. Run `dragoman auth login kiro`.")
     return CredentialFault(f"cannot read {path}: {error.strerror or error}.")
 
 

@@ -1,4 +1,8 @@
-"""A Kiro token as a value, and its spellings: the IDE's camelCase, kiro-cli's snake_case, our own (document 000)."""
+"""A Kiro token as a value, read from and written to the formats of the Kiro IDE, kiro-cli and Dragoman. Pure.
+
+The IDE writes camelCase, kiro-cli snake_case; Dragoman's format is that of document 000 (docs/mission.md). The hosts of
+the sign-in services and of the service itself are here too.
+"""
 
 from __future__ import annotations
 
@@ -14,29 +18,31 @@ from msgspec import Struct
 from dragoman.upstream.credentials import CredentialFault, SecretText, mask_secrets
 from dragoman.wire.jsonio import Json
 
-# --- the hosts of a login. A region from a file becomes part of a host name, so it is checked first
+# --- hosts. A region from a file becomes part of a host name, so it is checked first
 
 
 DEFAULT_REGION = "us-east-1"
-API_REGIONS = ("us-east-1", "eu-central-1")  # where the service itself runs; a sign-in region may be any other
+API_REGIONS = ("us-east-1", "eu-central-1")  # regions of the service itself; a login may sign in to any region
 BUILDER_ID = "https://view.awsapps.com/start"
 
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
 _ARN = re.compile(r"arn:aws[a-z-]*:(?:codewhisperer|transform):([a-z]{2}(?:-[a-z]+)+-\d):\d{12}:profile/[a-zA-Z0-9]+")
-_LONGEST_REGION, _LONGEST_ARN = 32, 950
+_MAX_REGION, _MAX_ARN = 32, 950
 
 
 def is_region(text: str) -> bool:
-    return len(text) <= _LONGEST_REGION and _REGION.fullmatch(text) is not None
+    """Return whether the text has the form of an AWS region."""
+    return len(text) <= _MAX_REGION and _REGION.fullmatch(text) is not None
 
 
 def region_of_arn(arn: str) -> str:
-    """The region inside a profile's ARN; empty if it is none."""
-    found = _ARN.fullmatch(arn) if len(arn) <= _LONGEST_ARN else None
+    """Return the region in the ARN of a profile; empty if the text is not such an ARN."""
+    found = _ARN.fullmatch(arn) if len(arn) <= _MAX_ARN else None
     return found[1] if found else ""
 
 
 def is_loopback(url: str) -> bool:
+    """Return whether the host of the URL is this machine."""
     try:
         host = urlsplit(url).hostname or ""
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -45,10 +51,10 @@ def is_loopback(url: str) -> bool:
 
 
 def is_safe_url(url: str) -> bool:
-    """https to a named host, without a login in it; plain http only to this machine."""
+    """Return whether credentials may be sent to the URL: https without user info, or http to this machine."""
     try:
         parts = urlsplit(url)
-        _ = parts.port  # reading it checks it
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         return False
     if not parts.hostname or "@" in parts.netloc or not url.isascii() or not url.isprintable() or " " in url:
@@ -57,7 +63,7 @@ def is_safe_url(url: str) -> bool:
 
 
 class Endpoints(Struct, frozen=True):
-    """Base URLs; `{region}` is filled in. `everything_at` sends all of it to one place, such as the simulator."""
+    """Base URLs of the sign-in services and the service; `{region}` is replaced by the region of the login."""
 
     social: str = "https://prod.{region}.auth.desktop.kiro.dev"
     oidc: str = "https://oidc.{region}.amazonaws.com"
@@ -65,13 +71,14 @@ class Endpoints(Struct, frozen=True):
 
     @classmethod
     def everything_at(cls, url: str) -> Endpoints:
+        """Return endpoints that all have one base URL, such as the simulator's. Raises CredentialFault."""
         base = url.rstrip("/")
         if not is_safe_url(base) or "{" in base:
-            raise CredentialFault(f"{url!r} is no address to send credentials to: use https, or http to this machine.")
+            raise CredentialFault(f"credentials cannot be sent to {url!r}: use https, or http to this machine.")
         return cls(base, base, base)
 
     def at(self, service: str, region: str) -> str:
-        """The base URL of `social`, `oidc` or `api`. Raises CredentialFault for a region that is none."""
+        """Return the base URL of `social`, `oidc` or `api`. Raises CredentialFault if the region is not one."""
         if not is_region(region):
             raise CredentialFault(
                 f"{region!r} is not an AWS region. Name one with --region, such as {DEFAULT_REGION} or eu-central-1."
@@ -84,7 +91,7 @@ Kind: TypeAlias = Literal["social", "idc", "external_idp", "api_key"]
 Document: TypeAlias = dict[str, Json]
 
 _NONE: Final = SecretText()
-_PRINTABLE = re.compile(r"[\x21-\x7e]+")  # what a header may carry as one word
+_PRINTABLE = re.compile(r"[\x21-\x7e]+")  # the characters of one word in a header
 _KINDS: dict[str, Kind] = {
     "social": "social",
     "google": "social",
@@ -99,7 +106,7 @@ _MILLISECONDS = 1e11  # an epoch number above this counts milliseconds
 
 
 class Token(Struct, frozen=True, kw_only=True):
-    """One login. `region` is where it signs in, which is not where the service runs: that is `api_region`."""
+    """One login. `region` is the region of its sign-in service, `api_region` the region of the Kiro service."""
 
     kind: Kind
     access: SecretText
@@ -114,30 +121,33 @@ class Token(Struct, frozen=True, kw_only=True):
     client_expires_at: float | None = None
     token_endpoint: str = ""  # of an external identity provider
     scopes: tuple[str, ...] = ()
-    endpoint: str = ""  # a simulator on this machine that gave the token, and so renews it
-    slot: str = ""  # the row it came from, in a store that has several
+    endpoint: str = ""  # the simulator on this machine that issued the token and refreshes it
+    slot: str = ""  # the key of its row, in a store with several logins
 
     @property
     def api_region(self) -> str:
+        """The region of the Kiro service for this login."""
         return region_of_arn(self.profile_arn) or DEFAULT_REGION
 
     @property
     def is_builder_id(self) -> bool:
+        """Whether this is a login with an AWS Builder ID."""
         return self.kind == "idc" and (self.provider.lower() == "builderid" or self.start_url == BUILDER_ID)
 
     def expires_within(self, seconds: float, now: float) -> bool:
+        """Return whether the access token expires within this time. One without an expiry time never does."""
         return self.expires_at is not None and self.expires_at - now <= seconds
 
-    def mask_secrets(self, words: str) -> str:
-        """The words without any secret of this token, should a service ever repeat one."""
-        return mask_secrets(words, (each.reveal() for each in (self.access, self.refresh, self.client_secret)))
+    def mask_secrets(self, message: str) -> str:
+        """Return the message without the secrets of this token, which a service may repeat in an error."""
+        return mask_secrets(message, (secret.reveal() for secret in (self.access, self.refresh, self.client_secret)))
 
 
 # --- reading
 
 
 def first_text(document: Mapping[str, Json], *names: str) -> str:
-    """The first of these fields that is a text with something in it; empty if none is."""
+    """Return the first of these fields that is a string and not blank; empty if there is none."""
     for name in names:
         value = document.get(name)
         if isinstance(value, str) and value.strip():
@@ -146,11 +156,14 @@ def first_text(document: Mapping[str, Json], *names: str) -> str:
 
 
 def parse_token(document: Mapping[str, Json], where: str, kind: Kind | None = None, slot: str = "") -> Token:
-    """Read a token in any spelling. Raises CredentialFault that names `where`, and never what it holds."""
+    """Return the token of a document in any of the formats.
+
+    Raises CredentialFault, whose message names `where` and never quotes the document.
+    """
     access = _secret(document, where, "accessToken", "access_token", "apiKey", "api_key")
     refresh = _secret(document, where, "refreshToken", "refresh_token")
     if not access and not refresh:
-        raise CredentialFault(f"{where} holds no token. Run `dragoman auth login kiro`.")
+        raise CredentialFault(f"{where} contains no token. Run `dragoman auth login kiro`.")
     arn, region = (
         first_text(document, "profileArn", "profile_arn"),
         first_text(document, "region", "ssoRegion", "sso_region"),
@@ -176,15 +189,15 @@ def parse_token(document: Mapping[str, Json], where: str, kind: Kind | None = No
 
 
 def _kind(document: Mapping[str, Json]) -> Kind:
-    named = first_text(document, "authMethod", "auth_method").lower()
-    if named in _KINDS:
-        return _KINDS[named]
+    method = first_text(document, "authMethod", "auth_method").lower()
+    if method in _KINDS:
+        return _KINDS[method]
     if first_text(document, "tokenEndpoint", "token_endpoint"):
         return "external_idp"
     if first_text(document, "apiKey", "api_key"):
         return "api_key"
-    registered = first_text(document, "clientId", "client_id", "clientIdHash")
-    return "idc" if registered else "social"
+    client = first_text(document, "clientId", "client_id", "clientIdHash")
+    return "idc" if client else "social"
 
 
 def _secret(document: Mapping[str, Json], where: str, *names: str) -> SecretText:
@@ -202,7 +215,7 @@ def _words(value: Json) -> tuple[str, ...]:
 
 
 def parse_time(value: Json) -> float | None:
-    """Seconds of the epoch from ISO 8601 or a number; 0 (long ago) for what is neither, None for nothing."""
+    """Return epoch seconds from ISO 8601 or a number; 0 (expired) for other values, None for no value."""
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, (int, float)):
@@ -218,22 +231,27 @@ def parse_time(value: Json) -> float | None:
 
 
 def render_time(moment: float) -> str:
+    """Return epoch seconds as ISO 8601 in UTC, with milliseconds."""
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def update_document(document: Document, token: Token) -> Document:
-    """The document with the token's new values in the document's own spelling; all else stays as it is."""
-    camel = "accessToken" in document or "refreshToken" in document
-    names = ("accessToken", "refreshToken", "expiresAt") if camel else ("access_token", "refresh_token", "expires_at")
-    changed = {**document, names[0]: token.access.reveal()}
+    """Return the document with the new values of the token, in the document's own format; other fields stay."""
+    is_camel_case = "accessToken" in document or "refreshToken" in document
+    names = (
+        ("accessToken", "refreshToken", "expiresAt")
+        if is_camel_case
+        else ("access_token", "refresh_token", "expires_at")
+    )
+    updated = {**document, names[0]: token.access.reveal()}
     if token.refresh:
-        changed[names[1]] = token.refresh.reveal()
+        updated[names[1]] = token.refresh.reveal()
     if token.expires_at is not None:
-        changed[names[2]] = _same_form(document.get(names[2]), token.expires_at)
-    arn = "profileArn" if camel else "profile_arn"
+        updated[names[2]] = _same_form(document.get(names[2]), token.expires_at)
+    arn = "profileArn" if is_camel_case else "profile_arn"
     if token.profile_arn and token.kind == "social" and document.get(arn) != token.profile_arn:
-        changed[arn] = token.profile_arn
-    return changed
+        updated[arn] = token.profile_arn
+    return updated
 
 
 def _same_form(old: Json, moment: float) -> Json:
@@ -243,7 +261,7 @@ def _same_form(old: Json, moment: float) -> Json:
 
 
 def render_token(token: Token) -> Document:
-    """Our own spelling: document 000's type, access token, expiry and profile, and what a refresh needs."""
+    """Return the token in Dragoman's format: the fields of document 000, and those that a refresh needs."""
     document: Document = {
         "type": "kiro",
         "auth_method": token.kind,
