@@ -16,7 +16,7 @@ SDK_INSTALLED := $(SDK)/node_modules/.installed
 CSPELL := tests/words/cspell
 CSPELL_INSTALLED := $(CSPELL)/node_modules/.installed
 # Whose prose is checked: pages, and comments, docstrings and messages of modules (src tests bench).
-PROSE ?= docs '*.md'
+PROSE ?= docs '*.md' src tests bench
 PINS := tests/clients/pins
 # What `make test-clients` runs: clients by their name, or one of the sets quick, ci and all.
 CLIENTS ?= all

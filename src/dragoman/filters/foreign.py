@@ -311,7 +311,7 @@ class _FitRequest:
             self._notes.dropped(
                 "foreign.reasoning",
                 block.at.path,
-                f"the target accepts only its own reasoning, not that of {block.family or 'an unknown family'}",
+                f"the target accepts only its own reasoning, not that of {block.family or 'an unknown model family'}",
             )
             return ()
         if "signed_reasoning" in target.traits and signature is None:

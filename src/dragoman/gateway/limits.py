@@ -76,7 +76,7 @@ def check_text(body: bytes, limits: RequestLimits) -> None:
 
 def model_too_long(name: str) -> MalformedRequest:
     """Return the error for a model name that is too long."""
-    message = f"the name has {len(name)} characters, more than the limit of {MAX_MODEL_LENGTH}"
+    message = f"the name of the model has {len(name)} characters, more than the limit of {MAX_MODEL_LENGTH}"
     return MalformedRequest(message, at="model")
 
 
@@ -178,7 +178,9 @@ def check_conversation(asked: Conversation, shape: TreeStats, limits: RequestLim
         if not isinstance(tool, ToolSpec):
             continue
         if len(tool.name) > limits.name:
-            message = f"the name has {len(tool.name)} characters, more than {limits.name} (setting {_SETTING}.name)"
+            message = (
+                f"the tool name has {len(tool.name)} characters; the limit is {limits.name} (setting {_SETTING}.name)"
+            )
             raise MalformedRequest(message, at=f"tools[{index}]")
         if tool.schema and (suspect or shape.size > limits.schema):
             _check_schema(tool.schema, f"tools[{index}]", limits)

@@ -1,9 +1,9 @@
-"""Checks the URLs of images, documents and other media in a request, because the upstream fetches them. Pure.
+"""Check the URLs of images, documents and other media in a request, because the upstream fetches them. Pure.
 
-The default `web` allows http and https, except link-local addresses and the metadata services of clouds, in every
-notation of their IP addresses. Names are not resolved: the upstream does that. A `data:` URL is content and always
-allowed. `gs://` and `files/` of Gemini clients and `s3://` of Bedrock clients name objects in the client's own cloud
-and are fields of these dialects, so `web` allows them for these clients.
+The setting `server.media_urls` says which URLs are allowed. Its default, `web`, allows http and https, except link-
+local addresses and the metadata services of clouds, however their IP addresses are written. Names are not resolved:
+the upstream does that. A `data:` URL is content and always allowed. `gs://` and `files/` (Gemini) and `s3://`
+(Bedrock) name objects in the client's own cloud, so `web` allows them for clients of these dialects.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Serve requests about a stored response: read it, stream it again, delete it, cancel it, list its input.
 
-The gateway stores responses of upstreams of another family, in memory. The upstream that created it stores any other:
-the request goes there, with the credential that created the response. A request with an unknown id goes to the upstream
-of the client's family if there is exactly one.
+If the upstream does not speak the client's dialect, the gateway stores the response, in memory. Otherwise the upstream
+that created the response stores it, and requests about it go there, with the same credential. A request with an unknown
+id goes to an upstream that speaks the client's dialect, if there is exactly one.
 """
 
 from __future__ import annotations

@@ -396,7 +396,10 @@ def base_url_problem(address: str) -> tuple[str, str] | None:
     if url.scheme not in ("http", "https") or not host or not re.fullmatch(r"[\x21-\x7e]+", address):
         return "expected an address that begins with https:// or http://", example
     if url.username is not None or url.password is not None:
-        return "a secret must not be written in the configuration", "put it into key or headers, as a reference"
+        return (
+            "a secret must not be written in the configuration",
+            "put the secret into key or headers, as a reference such as env:NAME",
+        )
     if url.query or url.fragment:
         return "the address must not have a query (?) or a fragment (#)", example
     return None

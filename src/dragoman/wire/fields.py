@@ -203,7 +203,7 @@ class Fields:
         return self._data.get(name)
 
     def rest(self) -> dict[str, Json]:
-        """Return the fields that were not taken, in order. The caller may keep the dict."""
+        """Return a new dict of the fields that were not taken so far, in order."""
         return self._left.copy()
 
     # --- errors

@@ -1,6 +1,6 @@
 """Parse and render whole Gemini replies; also candidates, stop reasons, usage and errors, which streams share. Pure.
 
-The functions are pure. The codec, the stream decoder and the encoder call them.
+The codec, the stream decoder and the encoder call these functions.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Engine(QuotationStates):
 
     @property
     def has_pending_text(self) -> bool:
-        """Whether there is unsent text that a native call would turn into residue."""
+        """Whether text is held back that would be removed if the API reported a tool call now."""
         return bool(self._unread) or self._state == STRAY
 
     @property

@@ -1,8 +1,9 @@
 """Filters for Kiro's thinking: send past thinking as tagged text, request thinking, parse tags in replies. Pure.
 
-Theory of operation of the response filter. A text block is in the state `head` until it is known whether it begins with
-the opening tag, after white space. Inside the tag everything is thinking until a closing tag that is not quoted and
-that is followed by a blank line, or only by white space until the block ends. The rest is text.
+Theory of operation of the response filter. A text block begins in the state `head`: its first characters after white
+space decide whether it begins with the opening tag. If it does not, all of it is text. If it does, everything is
+thinking up to a closing tag that is not inside quotation marks or backticks and that is followed by a blank line, or
+only by white space until the block ends. The rest is text.
 """
 
 from __future__ import annotations
