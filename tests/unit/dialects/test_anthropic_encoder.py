@@ -151,7 +151,7 @@ def test_a_stream_breaks_no_rule_of_the_dialect(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_the_official_client_reads_what_was_said(name: str) -> None:
+def test_the_official_client_reads_the_stream(name: str) -> None:
     said = assemble_reply(
         STREAMS[name]
         if name not in ("no stop", "signed empty thinking")
@@ -172,7 +172,7 @@ def test_the_official_client_reads_what_was_said(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(STREAMS.keys() - {"no stop", "signed empty thinking", "cut call"}))
-def test_what_is_encoded_is_decoded_as_the_same(name: str) -> None:
+def test_encoded_events_are_decoded_unchanged(name: str) -> None:
     once = assemble_reply(decoded(encode(*STREAMS[name])))
     assert assemble_reply(decoded(encode(*decoded(encode(*STREAMS[name]))))) == once
     said = assemble_reply(STREAMS[name])
@@ -225,14 +225,14 @@ def test_nothing_follows_an_error() -> None:
         final_message(data)
 
 
-def test_a_ping_says_nothing() -> None:
+def test_a_ping_has_no_content() -> None:
     encoder = CODEC.encoder(ASKED, STILL)
     ping = encoder.ping()
     assert ping is not None
     assert BINDING.encode_frame(ping) == b'event: ping\ndata: {"type": "ping"}\n\n'
 
 
-def test_an_event_of_its_own_family_goes_out_under_the_new_number() -> None:
+def test_an_event_of_the_same_family_gets_the_new_block_index() -> None:
     odd = OpaqueEvent(
         "anthropic", "content_block_delta", {"type": "content_block_delta", "index": 7, "delta": {"type": "odd"}}
     )
@@ -253,7 +253,7 @@ def test_an_event_of_its_own_family_goes_out_under_the_new_number() -> None:
         OpaqueEvent("openai", "x", {}),
     ],
 )
-def test_what_filters_should_have_removed_is_a_misuse(event: Event) -> None:
+def test_content_that_filters_should_have_removed_is_a_misuse(event: Event) -> None:
     with pytest.raises(LocalMisuse):
         encode(STARTED, event)
 
@@ -268,7 +268,7 @@ def test_a_seal_without_a_place_is_a_misuse(signature: Signature) -> None:
 
 
 def forwarded(data: bytes, drop: int | None = None, change: bool = False) -> bytes:
-    """What a relay at home does, with a filter that drops one block or changes the reason to stop."""
+    """Relay a stream in the same dialect, with a filter that drops one block or changes the stop reason."""
     reader, encoder = StreamReader(BINDING.frame_decoder(), CODEC.decoder(ASKED, STILL)), CODEC.encoder(ASKED, STILL)
     out = b""
     for step in [*reader.feed(data), *reader.close()]:
@@ -308,7 +308,7 @@ def test_a_dropped_block_moves_the_numbers_of_the_others(drop: int) -> None:
     assert list(assemble_reply(decoded(got)).choices[0].blocks) == expected
 
 
-def test_a_changed_reason_is_told_once() -> None:
+def test_a_changed_stop_reason_is_written_once() -> None:
     got = forwarded(encode(*RICH), change=True)
     assert CODEC.stream_breaches(frames(got)) == []
     assert assemble_reply(decoded(got)).choices[0].stop == Stop(StopReason.LENGTH)

@@ -253,9 +253,7 @@ def test_every_rule_of_the_lint_is_tried_here() -> None:
 
 @given(asked=strategies.conversations(), client=st.sampled_from(["anthropic", "openai"]), data=st.data())
 @settings(max_examples=60)
-def test_what_clients_of_other_dialects_ask_always_passes(
-    asked: Conversation, client: str, data: st.DataObject
-) -> None:
+def test_requests_of_other_dialects_always_pass(asked: Conversation, client: str, data: st.DataObject) -> None:
     model = data.draw(st.sampled_from([CLAUDE, NOVA, MISTRAL, DEEPSEEK, "m"]))
     try:
         made = plan(get(client), DIALECT, structs.replace(asked, model=model))

@@ -87,7 +87,7 @@ def test_metadata_after_message_stop_is_the_end() -> None:
     ]
 
 
-def test_counts_come_in_the_words_of_each_client() -> None:
+def test_token_counts_have_the_fields_of_each_client() -> None:
     data = stream(START, text(0, "x"), stop("end_turn"), METADATA)
     closing = [event for event in parse_sse(to("anthropic", data)) if event["type"] == "message_delta"]
     assert len(closing) == 1
@@ -171,7 +171,7 @@ def test_a_tool_of_the_service_comes_whole_with_its_result() -> None:
         ),
     ]
     check(decode_stream(data))
-    assert b"nova_code" not in to("anthropic", data)  # it is nobody else's
+    assert b"nova_code" not in to("anthropic", data)  # other dialects do not have it
     assert [each for each in frames(to("bedrock", data)) if "nova_code" in str(each)]
 
 
@@ -244,7 +244,7 @@ def test_calls_are_counted_by_themselves_for_chat_clients() -> None:
     assert {call["index"] for call in calls} == {0, 1}
 
 
-def test_a_gap_in_the_indices_is_nobodys_business() -> None:
+def test_a_gap_in_the_indices_is_no_error() -> None:
     data = stream(START, use(4, "a", "f", "{}"), stop("tool_use"), METADATA)
     starts = [event["index"] for event in parse_sse(to("anthropic", data)) if event["type"] == "content_block_start"]
     assert starts == [0]
@@ -322,7 +322,7 @@ def test_reasons_to_stop(said: str, why: StopReason) -> None:
     assert ("messageStop", {"stopReason": said}) in frames(to("bedrock", data))
 
 
-def test_a_malformed_answer_is_an_error_unless_there_is_something_usable() -> None:
+def test_a_malformed_reply_is_an_error_unless_it_has_content() -> None:
     """A call that the service dropped is an error in any case."""
     for reason in ("malformed_model_output", "malformed_tool_use"):
         assert reason in fault_of(stream(START, stop(reason))).message
@@ -341,13 +341,13 @@ def test_a_malformed_answer_is_an_error_unless_there_is_something_usable() -> No
         ("somethingNewException", "server", 500),
     ],
 )
-def test_an_exception_in_the_stream_ends_it_with_its_own_words(kind: str, meant: str, status: int) -> None:
+def test_an_exception_in_the_stream_ends_it_with_its_message(kind: str, meant: str, status: int) -> None:
     fault = fault_of(stream(START, delta(0, text="x"), (f"!{kind}", {"message": "slow down"})))
     assert (fault.kind, fault.status, fault.message) == (meant, status, "slow down")
     assert fault.code.lower() == kind.lower()
 
 
-def test_throttling_after_output_is_each_clients_own_error() -> None:
+def test_throttling_after_output_is_an_error_of_each_client_dialect() -> None:
     # case 7
     data = stream(START, [delta(0, text=piece) for piece in "abc"], ("!throttlingException", {"message": "slow down"}))
     assert parse_sse(to("anthropic", data))[-1]["error"] == {"type": "rate_limit_error", "message": "slow down"}
@@ -357,7 +357,7 @@ def test_throttling_after_output_is_each_clients_own_error() -> None:
     assert b"message_stop" not in to("anthropic", data)
 
 
-def test_an_exception_without_words_still_has_a_message() -> None:
+def test_an_exception_without_a_message_gets_one() -> None:
     assert "throttlingException" in fault_of(stream(("!throttlingException", {}))).message
 
 
@@ -413,13 +413,13 @@ def _unnamed(data: bytes) -> list[Any]:
         ([START, delta(0, reasoningContent={"redactedContent": "%"})], "expected base64"),
     ],
 )
-def test_what_the_dialect_does_not_allow_fails_and_says_why(items: list[Any], words: str) -> None:
+def test_frames_that_the_dialect_forbids_fail_with_a_reason(items: list[Any], words: str) -> None:
     events = decode_stream(stream(items))
     check(events)
     assert words in fault_of(stream(items)).message
 
 
-def test_a_block_that_says_nothing_is_no_block() -> None:
+def test_a_block_without_content_is_no_block() -> None:
     assert kinds(stream(START, end(0), text(1, "x"), stop("end_turn"), METADATA))[1] == "BlockStarted"
 
 
@@ -433,7 +433,7 @@ def test_a_payload_that_is_no_json_fails_an_open_block() -> None:
     assert "not JSON" in fault_of(data).message
 
 
-def test_events_and_deltas_that_are_new_stay_at_home() -> None:
+def test_unknown_events_and_deltas_are_sent_only_to_the_same_dialect() -> None:
     data = stream(
         START,
         ("novelty", {"x": 1}),
@@ -449,14 +449,14 @@ def test_events_and_deltas_that_are_new_stay_at_home() -> None:
     assert b"hologram" not in to("anthropic", data)
 
 
-def test_a_block_of_a_new_kind_comes_whole() -> None:
+def test_a_block_of_an_unknown_kind_is_emitted_whole() -> None:
     data = stream(
         START, delta(0, hologram={"y": "a"}), delta(0, hologram={"y": "b"}), end(0), stop("end_turn"), METADATA
     )
     assert BlockStarted(0, Opaque("bedrock", {"hologram": {"y": "ab"}}, "hologram")) in decode_stream(data)
 
 
-def test_counts_say_what_else_the_service_says() -> None:
+def test_usage_keeps_the_other_fields_of_the_service() -> None:
     told = (
         "metadata",
         {**METADATA[1], "trace": {"guardrail": {}}, "usage": {**METADATA[1]["usage"], "cacheDetails": []}},

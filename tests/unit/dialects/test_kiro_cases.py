@@ -67,7 +67,7 @@ def test_case_03_a_prefill() -> None:
     assert "turn.placeholder" in rules(request)
 
 
-def test_case_04_a_call_without_words_and_an_empty_result() -> None:
+def test_case_04_a_call_without_text_and_an_empty_result() -> None:
     request = translate_to_kiro(anthropic_request(user("a"), assistant([use("t1", "Read")]), user([result("t1", "")])))
     assert history(request)[1] == ("assistant", ".")
     assert results(request) == [{"toolUseId": "t1", "content": [{"text": "(no output)"}], "status": "success"}]
@@ -102,7 +102,7 @@ def test_case_07_only_one_of_two_calls_is_answered() -> None:
     }
 
 
-def test_case_08_a_result_that_answers_nothing() -> None:
+def test_case_08_a_result_without_a_call() -> None:
     request = translate_to_kiro(anthropic_request(user("a"), assistant("b"), user([result("t9", "survives")])))
     assert current(request)["content"] == "survives"
     assert "userInputMessageContext" not in current(request)

@@ -52,7 +52,7 @@ def test_web_search_is_left_out(name: str) -> None:
     assert "kiro.tools.web_search" in rules(request)
 
 
-def test_a_long_description_is_cut_and_told_whole_in_the_system_text() -> None:
+def test_a_long_description_is_cut_and_sent_whole_in_the_system_text() -> None:
     words = "x" * 9_217
     request = translate_to_kiro(anthropic_request(user("a"), tools=[{**WEATHER, "description": words}]))
     assert len(tools(request)["get_weather"]["description"]) == 9_216
@@ -180,7 +180,7 @@ def test_d15_figures_made_from_the_percentage_are_marked_estimated(settings: dic
         assert told.estimated is estimated
 
 
-def test_without_a_percentage_all_is_an_estimate_and_says_so() -> None:
+def test_without_a_percentage_all_counts_are_marked_estimated() -> None:
     reply = dragoman.translate_reply(frames(text("Hello")), source="kiro", target="anthropic")
     assert [note.rule for note in reply.notes] == ["kiro.stream.no_usage"]
     assert reply.body["usage"]["output_tokens"] == 2
@@ -194,7 +194,7 @@ def test_without_a_percentage_all_is_an_estimate_and_says_so() -> None:
         ((text("Hello"), stop_event("MAX_TOKENS")), "max_tokens"),
     ],
 )
-def test_estimates_say_so_however_the_answer_ends(said: Any, reason: str) -> None:
+def test_estimates_are_marked_for_every_end_of_the_reply(said: Any, reason: str) -> None:
     reply = dragoman.translate_reply(frames(*said), source="kiro", target="anthropic")
     assert reply.body["stop_reason"] == reason
     (note,) = [note for note in reply.notes if note.rule == "kiro.stream.no_usage"]

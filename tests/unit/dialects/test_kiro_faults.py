@@ -84,7 +84,7 @@ def test_the_table_of_errors(
         ({"__type": "com.amazon.coral#ServiceQuotaExceededException"}, (), "quota"),
     ],
 )
-def test_the_type_stands_in_the_header_or_in_the_body(more: Any, headers: Any, kind: str) -> None:
+def test_the_type_is_in_the_header_or_in_the_body(more: Any, headers: Any, kind: str) -> None:
     response = HttpResponse(400, headers, json.dumps({"message": "m", **more}).encode())
     assert CODEC.parse_fault(response).kind == kind
 
@@ -95,7 +95,7 @@ def test_the_body_cap_has_a_shape_of_its_own() -> None:
     assert (fault.kind, fault.message) == ("too_large", error["message"])
 
 
-def test_too_long_tells_both_figures_when_the_question_is_known() -> None:
+def test_too_long_names_both_token_counts_when_the_request_is_known() -> None:
     body = json.dumps({"message": "Input is too long.", "reason": "CONTENT_LENGTH_EXCEEDS_THRESHOLD"}).encode()
     response = HttpResponse(400, (), body)
     assert CODEC.parse_fault(response, LONG).message == "prompt is too long: 200001 tokens > 200000 maximum"
@@ -120,7 +120,7 @@ def test_retry_after(headers: Any, wait: float | None) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>busy</html>", b"plain words", b"[1]", b"\xff"])
-def test_an_answer_that_is_no_json_is_a_fault_too(body: bytes) -> None:
+def test_a_response_without_json_is_a_fault(body: bytes) -> None:
     fault = CODEC.parse_fault(HttpResponse(502, (("x-amzn-errortype", "Odd:x"),), body))
     assert (fault.kind, fault.status, fault.code) == ("server", 502, "Odd")
     assert "html" not in fault.message
@@ -134,7 +134,7 @@ def test_a_reason_is_part_of_the_message() -> None:
     assert refused(400).message == "the upstream refused the request (400)"
 
 
-def test_something_else_that_expired_is_no_token() -> None:
+def test_an_expired_conversation_is_no_expired_token() -> None:
     assert refused(400, "The conversation expired").kind == "invalid"
 
 
@@ -147,7 +147,7 @@ def test_a_kiro_client_gets_every_kind_back_as_it_was(kind: ErrorKind) -> None:
     assert CODEC.parse_fault(response).kind == kind
 
 
-def test_the_services_own_reason_is_repeated_at_home() -> None:
+def test_the_services_reason_is_repeated_in_the_same_dialect() -> None:
     fault = refused(500, "high load", "MODEL_TEMPORARILY_UNAVAILABLE")
     assert json.loads(CODEC.render_fault(fault))["reason"] == "MODEL_TEMPORARILY_UNAVAILABLE"
 
@@ -227,7 +227,7 @@ def test_l23_calls_that_interleave_and_end_are_completed(client: str) -> None:
     | st.text(max_size=3)
     | st.just([])
 )
-def test_l23_no_figure_fails_an_answer(kind: str, value: Any) -> None:
+def test_l23_no_token_count_fails_a_reply(kind: str, value: Any) -> None:
     inside = dict.fromkeys(("outputTokens", "uncachedInputTokens", "contextUsagePercentage"), value)
     body = {"contextUsagePercentage": value, "tokenUsage": inside, "stopReason": value, "utteranceId": value}
     for told in (body, {**body, "tokenUsage": value}):
@@ -256,7 +256,7 @@ def test_l23_no_figure_fails_an_answer(kind: str, value: Any) -> None:
         "<function_calls> are a thing",
     ],
 )
-def test_l23_text_that_cannot_be_a_call_is_not_held(words: str) -> None:
+def test_l23_text_that_cannot_be_a_call_is_not_buffered(words: str) -> None:
     answer = ResponseTranslator(planned("anthropic"), fixed_environment())
     held = not RawCallScanner(NAMES).feed(words)
     out = b"".join(answer.feed(text(letter)) for letter in f"Well. {words}")

@@ -383,7 +383,7 @@ def test_kiro_executor_with_tool_results(profile: Profile) -> None:
         assert first_refusal(binding.wrap(request.plan.call()), profile) is None
 
 
-def test_a_part_that_only_kiro_knows_comes_back_as_it_came() -> None:
+def test_a_part_that_only_kiro_knows_round_trips_unchanged() -> None:
     part = {"type": "tool_use", "id": "t", "json": {"a": 1}}
     result: Body = {"toolUseId": "t1", "content": [part], "status": "success"}
     parsed = parse_result(Fields(result, "toolResults[0]", MalformedRequest))

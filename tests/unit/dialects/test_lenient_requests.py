@@ -49,7 +49,7 @@ def test_l11_gemini_tools_in_every_shape_the_service_reads(tools: Any, target: s
     assert told.body == usual.body
 
 
-def test_l11_gemini_names_the_place_of_what_is_wrong() -> None:
+def test_l11_gemini_names_the_place_of_an_error() -> None:
     with pytest.raises(MalformedRequest) as refused:
         translated({**ASKED, "tools": {"functionDeclarations": {"name": 5}}}, "gemini", "openai")
     assert refused.value.fault.at == "tools.functionDeclarations.name"
@@ -107,18 +107,18 @@ FREE: list[Any] = ["auto", "validated", {"type": "auto"}]
     ],
     ids=json.dumps,
 )
-def test_l11_chat_takes_the_choices_of_every_vendor(choice: Any, expected: Any) -> None:
+def test_l11_chat_accepts_the_tool_choices_of_every_vendor(choice: Any, expected: Any) -> None:
     told = translated(chatting(tools=[TOOL], tool_choice=choice), "openai", "anthropic")
     assert told.body.get("tool_choice") == expected
 
 
-def test_l11_the_word_of_mistral_comes_home_as_it_was() -> None:
+def test_l11_the_tool_choice_of_mistral_round_trips() -> None:
     told = translated(chatting(tools=[TOOL], tool_choice="any"), "openai", "openai")
     assert told.body["tool_choice"] == "any" and not told.notes
 
 
 @pytest.mark.parametrize("choice", ["whatever", 5, ["auto"]])
-def test_l11_a_choice_nobody_has_is_refused_at_its_place(choice: Any) -> None:
+def test_l11_an_unknown_tool_choice_is_refused_with_its_place(choice: Any) -> None:
     for source in ("openai", "responses", "anthropic"):
         with pytest.raises(MalformedRequest) as refused:
             body = {"input": "hi"} if source == "responses" else chatting(max_tokens=9)
@@ -162,7 +162,7 @@ def test_l11_so_does_bedrock(choice: Any) -> None:
 FILE = {"type": "file", "file": {"filename": "a.pdf", "file_data": "https://example.org/a.pdf"}}
 
 
-def test_l11_the_address_of_a_file_goes_where_addresses_go() -> None:
+def test_l11_the_address_of_a_file_is_sent_where_addresses_are_accepted() -> None:
     body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "Read."}, FILE]}]}
     assert translated(body, "openai", "openai").body["messages"] == body["messages"]
     source = translated(body, "openai", "anthropic").body["messages"][0]["content"][1]["source"]
@@ -204,7 +204,7 @@ def interpreter(**typed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("typed", [{"type": "server_tool_use"}, {}], ids=["typed", "bare"])
-def test_l11_what_nova_ran_goes_home_as_it_came(typed: dict[str, Any]) -> None:
+def test_l11_a_tool_that_nova_ran_round_trips(typed: dict[str, Any]) -> None:
     body = interpreter(**typed)
     told = translated(body, "bedrock", "bedrock", NOVA)
     assert told.body["messages"] == body["messages"] and not told.notes
@@ -213,7 +213,7 @@ def test_l11_what_nova_ran_goes_home_as_it_came(typed: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("target", [name for name in registry.names() if name != "bedrock"])
 @pytest.mark.parametrize("typed", [{"type": "server_tool_use"}, {}], ids=["typed", "bare"])
-def test_l11_and_elsewhere_its_words_are_given(typed: dict[str, Any], target: str) -> None:
+def test_l11_in_other_dialects_its_text_is_sent(typed: dict[str, Any], target: str) -> None:
     told = translated(interpreter(**typed), "bedrock", target)
     assert "2**10" in told.raw.decode() and "1024" in told.raw.decode().replace("It is 1024.", "")
     assert "It is 1024." in told.raw.decode()
@@ -280,7 +280,7 @@ def test_l11_tools_and_blocks_of_claude_in_a_chat_body(target: str) -> None:
         ]
 
 
-def test_l11_no_content_beside_calls() -> None:
+def test_l11_a_message_with_calls_needs_no_content() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "go", "arguments": "{}"}}
     body = chatting(tools=OF_CLAUDE)
     body["messages"] += [
@@ -345,7 +345,7 @@ def test_l11_it_is_answered_as_chat() -> None:
     assert (call["type"], call["custom"]) == ("custom", {"name": "ApplyPatch", "input": "*** Begin"})
 
 
-def test_l11_a_request_that_says_nothing_is_still_refused_at_its_place() -> None:
+def test_l11_an_empty_request_is_refused_with_its_place() -> None:
     with pytest.raises(MalformedRequest) as refused:
         translated({"model": "m"}, "openai", "anthropic")
     assert refused.value.fault.at == "messages"

@@ -55,7 +55,7 @@ def asked_for(*messages: Message, **more: Any) -> Conversation:
 # --- requests
 
 
-def test_a_request_streams_unless_it_says_no() -> None:
+def test_a_request_streams_by_default() -> None:
     for said, streams in (({}, True), ({"stream": None}, True), ({"stream": True}, True), ({"stream": False}, False)):
         request = HttpRequest("POST", "/api/chat", body=jsonio.encode({"model": "m", "messages": [], **said}))
         matched = OLLAMA.binding.match(request)
@@ -83,7 +83,7 @@ def test_thinking_is_on_off_or_left_to_the_model(think: bool | None, mode: str) 
 
 
 @pytest.mark.parametrize("limit", [-1, -2, 0])
-def test_an_answer_without_a_limit_stays_one(limit: int) -> None:
+def test_a_request_without_a_limit_stays_unlimited(limit: int) -> None:
     asked = parsed(options={"num_predict": limit})
     assert asked.max_tokens is None
     assert OLLAMA.codec.render_request(asked).body["options"] == {"num_predict": limit}  # type: ignore[index,call-overload]
@@ -103,13 +103,13 @@ def test_an_answer_without_a_limit_stays_one(limit: int) -> None:
         ({"tools": [{"type": "function", "function": {"name": "go", "parameters": []}}]}, "parameters"),
     ],
 )
-def test_what_the_service_refuses_is_refused_at_its_place(body: dict[str, Any], at: str) -> None:
+def test_values_that_the_service_refuses_are_refused_with_their_place(body: dict[str, Any], at: str) -> None:
     with pytest.raises(MalformedRequest) as refused:
         parsed(**body)
     assert at in refused.value.at
 
 
-def test_results_without_ids_answer_the_first_call_of_their_tool() -> None:
+def test_results_without_ids_belong_to_the_first_call_of_their_tool() -> None:
     asked = parsed(
         messages=[
             USER,
@@ -165,7 +165,7 @@ def test_a_message_is_flat() -> None:
     assert [note.rule for note in made.notes if note.rule == "ollama.message"] == ["ollama.message"] * 2
 
 
-def test_no_choice_can_be_told() -> None:
+def test_a_tool_choice_cannot_be_sent() -> None:
     tool = ToolSpec("go", "", {"type": "object", "properties": {}})
     body, made = sent(asked_for(tools=(tool,), tool_choice=ToolChoice("none")))
     assert "tools" not in body and "ollama.no_calls" in [note.rule for note in made.notes]
@@ -181,7 +181,7 @@ def test_a_long_prompt_is_refused_and_not_cut() -> None:
     assert sent(asked_for(), truncate=True)[0]["truncate"] is True
 
 
-def test_a_client_of_its_own_decides_about_truncation_itself() -> None:
+def test_a_client_of_the_same_dialect_decides_about_truncation() -> None:
     for told, expected in (({}, None), ({"truncate": True}, True), ({"truncate": False}, False)):
         made = plan(OLLAMA, OLLAMA, parsed(**told))
         body: Any = jsonio.decode(made.request().body)
@@ -213,7 +213,7 @@ def read(*lines: str) -> Any:
     return decode_events(OLLAMA, "".join(lines).encode())
 
 
-def test_calls_come_whole_in_one_line_or_in_several() -> None:
+def test_calls_arrive_whole_in_one_line_or_in_several() -> None:
     one, other = call("read", {"z": 1, "a": 2}), call("find", {}, id="call_12345678")
     for lines in ([line({"tool_calls": [one, other]})], [line({"tool_calls": [one]}), line({"tool_calls": [other]})]):
         reply = assemble_reply(read(line({"content": "I "}), line({"content": "look"}), *lines, END))
@@ -294,7 +294,7 @@ def test_a_whole_reply_holds_all_of_its_message() -> None:
     assert (body["done"], body["done_reason"], body["model"]) == (True, "stop", "m")
 
 
-def test_unknown_fields_come_back_at_home() -> None:
+def test_unknown_fields_round_trip_in_the_same_dialect() -> None:
     told = [
         line({"content": "a", "x_image": "i"}, x_first=1),
         line({"content": "b"}, logprobs=[{"token": "b"}]),
@@ -313,7 +313,7 @@ def test_unknown_fields_come_back_at_home() -> None:
     assert not any(line.get("x_first") for line in lines[1:])
 
 
-def test_an_answer_of_another_service_is_lines() -> None:
+def test_a_reply_of_another_service_is_written_as_lines() -> None:
     made = plan(OLLAMA, ANTHROPIC, parsed())
     data = ANTHROPIC.codec.encoder(EMPTY_REQUEST, fixed_environment())
     stream = b"".join(
@@ -332,7 +332,7 @@ def test_an_answer_of_another_service_is_lines() -> None:
     assert not OLLAMA.codec.stream_breaches([Frame("", json.dumps(each).encode(), b"") for each in told])
 
 
-def test_a_whole_answer_of_it_is_one_of_another_service() -> None:
+def test_a_whole_reply_is_written_in_other_dialects() -> None:
     made = plan(ANTHROPIC, OLLAMA, asked_for(max_tokens=9))
     body = line(
         {"content": "x", "tool_calls": [call("go", {"a": 1})]}, done=True, done_reason="stop", prompt_eval_count=4
@@ -384,7 +384,7 @@ def test_deltas_go_by_a_lane(name: str, kind: type[TextDelta | ReasoningDelta]) 
         (503, "server busy, please try again. maximum pending requests exceeded", "overloaded"),
     ],
 )
-def test_errors_are_known_by_status_and_words(status: int, message: str, kind: str) -> None:
+def test_errors_are_recognised_by_status_and_message(status: int, message: str, kind: str) -> None:
     fault = OLLAMA.codec.parse_fault(HttpResponse(status, (), jsonio.encode({"error": message})))
     expected = f"prompt is too long: {message}" if kind == "context_full" else message
     assert (fault.kind, fault.message) == (kind, expected)

@@ -195,7 +195,7 @@ def fit(conversation: Conversation, codec: OpenaiCodec | None = None) -> tuple[C
     return conversation, [note.rule for note in notes]
 
 
-def test_a_stream_is_asked_for_its_usage_unless_it_says_something_itself() -> None:
+def test_usage_is_requested_for_a_stream_unless_the_client_decides() -> None:
     asked = Conversation(
         "m", (), stream=True, extra=Extra("openai", {"~max_tokens": "max_tokens"}, frozenset({"~max_tokens"}))
     )

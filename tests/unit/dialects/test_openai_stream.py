@@ -93,7 +93,7 @@ def failure(*frames: Any) -> Fault:
 # ---- text and reasoning
 
 
-def test_a_plain_answer() -> None:
+def test_a_plain_reply() -> None:
     events = read(
         wire(
             chunk({"role": "assistant", "content": ""}),
@@ -150,7 +150,7 @@ def test_reasoning_and_text_alternate_as_blocks() -> None:
     assert reply.choices[0].blocks == (Reasoning("a", "openai"), Text("b"), Reasoning("c", "openai"), Text("d"))
 
 
-def test_a_refusal_is_a_text_of_its_own_and_refuses() -> None:
+def test_a_refusal_is_a_separate_text_and_stops_with_refusal() -> None:
     reply = assemble_reply(
         read(wire(chunk({"refusal": "I "}), chunk({"refusal": "won't"}), chunk(finish="stop"), DONE))
     )
@@ -180,7 +180,7 @@ def test_pictures() -> None:
 # ---- reasoning_details
 
 
-def test_details_of_one_index_are_one_block_and_their_text_comes_once() -> None:
+def test_details_of_one_index_are_one_block_and_their_text_appears_once() -> None:
     def detail(**fields: Any) -> dict[str, Any]:
         return {"type": "reasoning.text", "index": 0, **fields}
 
@@ -258,7 +258,7 @@ def test_thinking_blocks_sign_the_text_of_the_plain_field() -> None:
 # ---- calls
 
 
-def test_interleaved_arguments_reach_their_own_calls() -> None:
+def test_interleaved_arguments_reach_their_calls() -> None:
     assert calls(
         chunk(call(0, "a", "f", "")), chunk(call(1, "b", "g", "")), chunk(call(0, arguments='{"x":')),
         chunk(call(1, arguments='{"y":')), chunk(call(0, arguments="1}")), chunk(call(1, arguments="2}")),
@@ -324,7 +324,7 @@ def test_a_custom_call() -> None:
     assert reply.choices[0].blocks == (ToolCall("a", "patch", "*** Begin", "text"),)
 
 
-def test_fields_of_a_call_that_we_do_not_know_are_kept() -> None:
+def test_unknown_fields_of_a_call_are_kept() -> None:
     signature: Any = {"google": {"thought_signature": "x"}}
     events = told(chunk(call(0, "a", "f", "{}", extra_content=signature)), chunk(finish="tool_calls"))
     assert events[0] == BlockStarted(0, ToolCall("a", "f", extra=Extra("openai", {"extra_content": signature})))
@@ -374,7 +374,7 @@ def test_an_empty_finish_reason_is_none() -> None:
     assert [e.stop.reason for e in events if isinstance(e, Stopped)] == [StopReason.LENGTH]
 
 
-def test_a_second_finish_and_empty_chunks_after_it_are_nothing() -> None:
+def test_a_second_finish_and_empty_chunks_after_it_are_ignored() -> None:
     events = told(
         chunk({"content": "a"}),
         chunk(finish="stop"),
@@ -482,7 +482,7 @@ def test_null_and_empty_frames_do_not_travel() -> None:
         {"object": "ping", "x": 1},
     ],
 )
-def test_chunks_that_say_nothing(odd: dict[str, Any]) -> None:
+def test_chunks_without_content_emit_no_events(odd: dict[str, Any]) -> None:
     plain = told(chunk({"content": "a"}), chunk(finish="stop"))
     assert told(odd, chunk({"content": "a"}), odd, chunk(finish="stop"), odd) == plain
 
@@ -496,14 +496,14 @@ def test_the_first_frame_of_azure_is_not_the_start() -> None:
     assert events[0] == Started("c1", "m1", extra=Extra("openai", {"prompt_filter_results": [1]}))
 
 
-def test_what_the_first_chunk_says_beside_is_kept_and_padding_is_not() -> None:
+def test_extra_fields_of_the_first_chunk_are_kept_and_padding_is_not() -> None:
     first = chunk({"role": "assistant"}, system_fingerprint="fp", service_tier=None, obfuscation="xxxx", created=99)
     assert read(wire(first, chunk(finish="stop"), DONE))[0] == Started(
         "c1", "m1", extra=Extra("openai", {"system_fingerprint": "fp", "created": 99}, frozenset({"created"}))
     )
 
 
-def test_logprobs_and_unknown_deltas_are_kept_for_their_own_family() -> None:
+def test_logprobs_and_unknown_deltas_are_kept_for_the_same_family() -> None:
     frame = chunk({"content": "a", "audio": {"data": "x"}, "annotations": []})
     frame["choices"][0]["logprobs"] = {"content": [1]}
     events = told(frame, chunk(finish="stop"))
@@ -512,7 +512,7 @@ def test_logprobs_and_unknown_deltas_are_kept_for_their_own_family() -> None:
     assert TextDelta(0, "a") in events
 
 
-def test_choices_have_their_own_blocks_and_stops() -> None:
+def test_each_choice_has_blocks_and_a_stop() -> None:
     reply = assemble_reply(
         read(
             wire(
@@ -587,7 +587,7 @@ def test_a_lone_surrogate_survives() -> None:
     assert TextDelta(0, "\ud83d") in events
 
 
-def test_opaque_is_never_made_of_known_content() -> None:
+def test_known_content_never_becomes_opaque() -> None:
     assert not [
         e
         for e in read(wire(*FULL, DONE))
@@ -622,7 +622,7 @@ def test_a_failure_that_looks_like_a_chunk_fails_the_stream(frame: Any, message:
     assert (b'"more"' in sent) == ("more" in json.dumps(frame))
 
 
-def test_the_error_beside_a_finish_is_its_message() -> None:
+def test_the_error_next_to_a_finish_is_its_message() -> None:
     frame = chunk({}, "error")
     frame["choices"][0]["error"] = {"message": "provider gone", "code": 504}
     fault = failure(chunk({"content": "a"}), frame)

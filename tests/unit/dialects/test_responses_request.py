@@ -48,7 +48,7 @@ def test_content_may_be_parts(kind: str) -> None:
     assert read([{"role": "user", "content": [{"type": kind, "text": "hi"}]}]).messages[0].blocks == (Text("hi"),)
 
 
-def test_leading_system_and_developer_messages_are_system_text_and_come_back_as_they_were() -> None:
+def test_leading_system_and_developer_messages_are_system_text_and_round_trip() -> None:
     items = [
         {"type": "message", "role": "developer", "content": "One.", "id": "msg_1"},
         {"type": "message", "role": "system", "content": "Two."},
@@ -160,7 +160,7 @@ def test_rows_49_and_50_every_item_of_codex_is_sent_or_noted_in_other_dialects(n
     assert any("found it" in block.text for block in said if isinstance(block, Text))
 
 
-def test_encrypted_reasoning_is_this_familys_own_seal() -> None:
+def test_encrypted_reasoning_is_a_signature_of_this_family() -> None:
     asked = read([{"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}, {"role": "user", "content": "x"}])
     assert asked.messages[0].blocks == (Reasoning("", "responses", Signature("responses", "gAAA", "encrypted")),)
 
@@ -259,7 +259,7 @@ def test_a_namespaced_tool_can_be_offered_everywhere(name: str) -> None:
     assert "agents__spawn" in {tool.name for tool in made.translated.tools if isinstance(tool, ToolSpec)}
 
 
-def test_fields_called_as_ours_are_kept_where_they_stood() -> None:
+def test_fields_named_like_canonical_ones_keep_their_place() -> None:
     inner = {"type": "function", "name": "g", "parameters": {}, "namespace": 2}
     tools = [
         {"type": "function", "name": "f", "parameters": {}, "namespace": {"description": "d"}},
@@ -276,7 +276,7 @@ def test_a_stored_prompt_alone_is_refused_by_other_dialects(name: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
-def test_a_message_that_says_nothing_is_still_one(role: str) -> None:
+def test_an_empty_message_is_kept(role: str) -> None:
     asked = read([{"role": role, "content": ""}])
     assert len(written(asked)["input"]) == 1
     for name in OTHERS:
@@ -295,7 +295,7 @@ def test_an_empty_namespace_is_kept_whole() -> None:
     assert home(tools=tools)["tools"] == tools
 
 
-def test_a_name_that_is_too_long_with_its_namespace_gets_one_alias_and_comes_back_whole() -> None:
+def test_a_name_too_long_with_its_namespace_gets_one_alias_and_is_restored() -> None:
     long = {"type": "function", "name": "n" * 60, "parameters": {"type": "object", "properties": {}}}
     tools = [{"type": "namespace", "name": "space", "description": "d", "tools": [long]}]
     asked = read(tools=tools)
@@ -456,7 +456,7 @@ def test_row_33_a_long_call_id_is_clamped_on_both_sides_of_the_pair() -> None:
     assert calls == outputs and len(set(calls)) == 2 and all(len(each) <= 64 for each in calls)
 
 
-def test_an_output_answers_in_the_kind_of_its_call() -> None:
+def test_an_output_has_the_kind_of_its_call() -> None:
     messages = (
         Message("user", (Text("go"),)),
         Message("assistant", (ToolCall("a", "patch", "*** Begin", "text"),)),
@@ -536,7 +536,7 @@ def test_a_call_of_a_tool_that_an_item_brought_has_its_namespace_again(name: str
     assert (item["type"], item["namespace"], item["name"]) == ("custom_tool_call", "functions", "exec")
 
 
-def test_the_latest_item_says_what_a_tool_is_and_the_request_before_all() -> None:
+def test_a_tool_of_the_request_wins_over_items_and_a_later_item_over_earlier_ones() -> None:
     newer = {**ADDED, "tools": [{"type": "function", "name": "later", "description": "newer"}]}
     asked = read([ADDED, {"role": "user", "content": "go"}, newer])
     sent = plan(RESPONSES, registry.get("openai"), asked).translated.tools

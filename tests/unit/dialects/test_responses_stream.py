@@ -159,7 +159,7 @@ def test_a_call_that_was_cut_is_no_order_to_run_it(arguments: str) -> None:
     assert data[-1]["response"]["output"] == []
 
 
-def test_a_call_that_the_length_limit_cut_without_saying_so_is_none_either() -> None:
+def test_a_call_that_the_length_limit_cut_silently_is_no_call() -> None:
     items = (BlockStarted(0, ToolCall("c", "f")), ArgumentsDelta(0, '{"cmd": "rm'), BlockEnded(0))
     cut = told(encode_events(RESPONSES, (STARTED, *items, Stopped(Stop(StopReason.LENGTH)), FINISHED)))
     whole = told(encode_events(RESPONSES, (STARTED, *items, Stopped(Stop(StopReason.TOOL)), FINISHED)))
@@ -208,7 +208,7 @@ def test_a_failure_before_the_start_still_begins_with_response_created() -> None
     assert [event["type"] for event in told(data)][::2] == ["response.created", "response.failed"]
 
 
-def test_the_id_of_another_familys_answer_is_made_into_one_of_ours() -> None:
+def test_the_id_of_another_familys_reply_becomes_a_response_id() -> None:
     data = told(encode_events(RESPONSES, (Started("msg_1", "m"), *END)))
     assert data[0]["response"]["id"].startswith("resp_") and data[0]["response"]["id"] == data[-1]["response"]["id"]
 
@@ -320,7 +320,7 @@ def test_arguments_that_change_at_the_end_are_a_violation() -> None:
     assert isinstance(last, Failed) and "differ from the streamed ones" in last.fault.message
 
 
-def test_other_items_come_whole_when_they_are_done() -> None:
+def test_other_items_are_emitted_whole_when_done() -> None:
     search = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}}
     [block] = blocks_of(
         {"type": "response.output_item.added", "output_index": 0, "item": {**search, "status": "in_progress"}},
@@ -396,7 +396,7 @@ def test_row_51_whatever_the_upstream_our_stream_ends_with_completed_or_failed(n
         assert (told(data)[-1]["type"] == "response.failed") == (answer.fault is not None)
 
 
-def test_case_25_a_custom_tool_through_chat_comes_back_bare() -> None:
+def test_case_25_a_custom_tool_through_chat_returns_plain_text() -> None:
     """`{"input": "*** Begin"}` of a function call is a custom_tool_call with the text itself, in done and in completed."""
     chat = registry.get("openai")
     asked = Conversation("m", (), tools=(ToolSpec("apply_patch", "Patch."),))
@@ -410,7 +410,7 @@ def test_case_25_a_custom_tool_through_chat_comes_back_bare() -> None:
         assert events[-1]["response"]["output"] == [item]
 
 
-def test_frames_that_say_nothing_do_not_travel() -> None:
+def test_frames_without_content_are_not_relayed() -> None:
     data = b"data: null\n\n" + stream(BEGUN) + b"data: [DONE]\n\n" + stream(completed(MESSAGE), begun=False)
     answer = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST), fixed_environment())
     out = answer.feed(data) + answer.close()
