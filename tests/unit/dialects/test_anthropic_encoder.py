@@ -79,7 +79,7 @@ def frames(data: bytes) -> list[Frame]:
     return [*decoder.feed(data), *decoder.close()]
 
 
-def told(*events: Event) -> list[dict[str, Any]]:
+def encoded(*events: Event) -> list[dict[str, Any]]:
     return [json.loads(frame.data) for frame in frames(encode(*events))]
 
 
@@ -152,13 +152,13 @@ def test_a_stream_breaks_no_rule_of_the_dialect(name: str) -> None:
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_the_official_client_reads_the_stream(name: str) -> None:
-    said = assemble_reply(
+    reply = assemble_reply(
         STREAMS[name]
         if name not in ("no stop", "signed empty thinking")
         else (*STREAMS[name][:-1], Stopped(Stop(StopReason.END)), FINISHED)
     )
     message = final_message(encode(*STREAMS[name]))
-    mine = json.loads(CODEC.render_reply(said, ASKED, STILL))
+    mine = json.loads(CODEC.render_reply(reply, ASKED, STILL))
     theirs = message.to_dict()
     if name == "cut call":
         assert theirs["content"][0]["input"] == {}
@@ -175,18 +175,18 @@ def test_the_official_client_reads_the_stream(name: str) -> None:
 def test_encoded_events_are_decoded_unchanged(name: str) -> None:
     once = assemble_reply(decoded(encode(*STREAMS[name])))
     assert assemble_reply(decoded(encode(*decoded(encode(*STREAMS[name]))))) == once
-    said = assemble_reply(STREAMS[name])
-    assert [type(each) for each in once.choices[0].blocks] == [type(each) for each in said.choices[0].blocks]
-    assert once.choices[0].stop == said.choices[0].stop
+    reply = assemble_reply(STREAMS[name])
+    assert [type(each) for each in once.choices[0].blocks] == [type(each) for each in reply.choices[0].blocks]
+    assert once.choices[0].stop == reply.choices[0].stop
 
 
 def test_blocks_are_numbered_in_the_order_of_their_starts() -> None:
-    starts = [each["index"] for each in told(*RICH) if each["type"] == "content_block_start"]
+    starts = [each["index"] for each in encoded(*RICH) if each["type"] == "content_block_start"]
     assert starts == [0, 1, 2, 3, 4, 5]
 
 
 def test_blocks_start_empty_and_grow_by_deltas() -> None:
-    starts = [each["content_block"] for each in told(*RICH) if each["type"] == "content_block_start"]
+    starts = [each["content_block"] for each in encoded(*RICH) if each["type"] == "content_block_start"]
     assert starts == [
         {"type": "thinking", "thinking": "", "signature": ""},
         {"type": "redacted_thinking", "data": "hidden"},
@@ -198,7 +198,7 @@ def test_blocks_start_empty_and_grow_by_deltas() -> None:
 
 
 def test_there_is_one_message_delta_with_the_last_counts() -> None:
-    deltas = [each for each in told(*RICH) if each["type"] == "message_delta"]
+    deltas = [each for each in encoded(*RICH) if each["type"] == "message_delta"]
     assert deltas == [
         {
             "type": "message_delta",
@@ -212,7 +212,7 @@ def test_there_is_one_message_delta_with_the_last_counts() -> None:
             },
         }
     ]
-    assert told(*RICH)[-1] == {"type": "message_stop"}
+    assert encoded(*RICH)[-1] == {"type": "message_stop"}
 
 
 def test_nothing_follows_an_error() -> None:
@@ -240,7 +240,7 @@ def test_an_event_of_the_same_family_gets_the_new_block_index() -> None:
     gone = OpaqueEvent(
         "anthropic", "content_block_delta", {"type": "content_block_delta", "index": 8, "delta": {"type": "odd"}}
     )
-    got = told(STARTED, BlockStarted(7, Text("")), odd, other, gone)
+    got = encoded(STARTED, BlockStarted(7, Text("")), odd, other, gone)
     assert [each.get("index") for each in got[1:]] == [0, 0, None]
 
 

@@ -137,7 +137,7 @@ def test_faults_of_other_dialects_get_this_dialects_statuses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("header", "expected"),
     [
         ("30", 30),
         ("0.5", 0.5),
@@ -150,8 +150,8 @@ def test_faults_of_other_dialects_get_this_dialects_statuses() -> None:
         ("", None),
     ],
 )
-def test_retry_after_is_seconds_or_a_date(said: str, expected: float | None) -> None:
-    fault = refused(429, {}, ("retry-after", said), ("date", "Wed, 21 Oct 2015 07:28:00 GMT"))
+def test_retry_after_is_seconds_or_a_date(header: str, expected: float | None) -> None:
+    fault = refused(429, {}, ("retry-after", header), ("date", "Wed, 21 Oct 2015 07:28:00 GMT"))
     assert fault.retry_after == expected
 
 

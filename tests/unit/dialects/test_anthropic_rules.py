@@ -380,8 +380,13 @@ def test_only_the_first_message_of_a_tool_loop_must_start_with_thinking() -> Non
 def test_thinking_that_one_loop_turned_off_stays_off() -> None:
     """On, off and on again would make the service forget what it has cached of the messages."""
     without = (Message("assistant", (CALL,)), RESULT)
-    said = (Message("assistant", (Text("done"),)), USER)
-    for history in (without, (*without, *said), (*without, *said, *LOOP), (*LOOP, *said, *without)):
+    later_turns = (Message("assistant", (Text("done"),)), USER)
+    for history in (
+        without,
+        (*without, *later_turns),
+        (*without, *later_turns, *LOOP),
+        (*LOOP, *later_turns, *without),
+    ):
         assert thinking_of(*history) == Thinking("off")
 
 
@@ -416,7 +421,7 @@ def test_an_empty_conversation_gets_a_user_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "expected"),
     [
         (Thinking("default", "high", 4096), Thinking("on", "high", 4096)),
         (Thinking("off", "", 4096, show=True), Thinking("off")),
@@ -425,12 +430,12 @@ def test_an_empty_conversation_gets_a_user_message() -> None:
         (Thinking("between_tools", show=False), Thinking("between_tools")),
     ],
 )
-def test_thinking_settings_are_made_compatible(asked: Thinking, told: Thinking) -> None:
+def test_thinking_settings_are_made_compatible(asked: Thinking, expected: Thinking) -> None:
     settled, rules = run(
         FitThinkingBudget(Capabilities(min_thinking_budget=1024)),
         Conversation("m", (USER,), thinking=asked, max_tokens=9000),
     )
-    assert settled.thinking == told
+    assert settled.thinking == expected
     assert rules == ["thinking.words"]
 
 

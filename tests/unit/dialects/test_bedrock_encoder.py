@@ -51,21 +51,23 @@ from tests.unit.dialects.bedrock_wire import (
 NOBODY = Conversation("", ())
 
 
-def told(*events: Event) -> list[tuple[str, Any]]:
+def encoded(*events: Event) -> list[tuple[str, Any]]:
     encoder = DIALECT.codec.encoder(REQUEST, SYSTEM_ENVIRONMENT)
     return frames(DIALECT.binding.encode_frame(payload) for payload in encoder.feed(events))
 
 
 def whole(*events: Event, why: StopReason = StopReason.END) -> list[tuple[str, Any]]:
     """The frames between messageStart and the end of a stream."""
-    return told(Started("", "m"), *events, Stopped(Stop(why)), FINISHED)[1:-2]
+    return encoded(Started("", "m"), *events, Stopped(Stop(why)), FINISHED)[1:-2]
 
 
 # --- streams
 
 
 def test_a_stream_begins_and_ends_as_the_services_does() -> None:
-    assert told(Started("id", "m"), UsageReported(Usage(12, 7, 100, 20)), Stopped(Stop(StopReason.END)), FINISHED) == [
+    assert encoded(
+        Started("id", "m"), UsageReported(Usage(12, 7, 100, 20)), Stopped(Stop(StopReason.END)), FINISHED
+    ) == [
         ("messageStart", {"role": "assistant"}),
         ("messageStop", {"stopReason": "end_turn"}),
         ("metadata", {**METADATA[1], "metrics": {"latencyMs": 0}}),
@@ -131,7 +133,7 @@ def test_redacted_reasoning_is_base64_of_its_data() -> None:
 )
 def test_a_failure_is_an_exception_that_clients_know(fault: Fault, kind: str) -> None:
     # Never a text in a binary stream
-    (frame,) = told(Failed(fault))
+    (frame,) = encoded(Failed(fault))
     assert (frame[0], frame[1]["message"]) == (f"!{kind}", "slow")
 
 
@@ -163,9 +165,9 @@ def test_in_the_same_dialect_bytes_pass_unchanged_with_padding() -> None:
 
 
 @pytest.mark.parametrize("signature", [{"signature": "s"}, {"redactedContent": "aGk="}])
-@pytest.mark.parametrize("said", [[], [{"text": "hm"}]])
-def test_in_the_same_dialect_a_signature_is_sent_once(signature: Any, said: list[Any]) -> None:
-    thoughts = [] if "redactedContent" in signature else said
+@pytest.mark.parametrize("thought_parts", [[], [{"text": "hm"}]])
+def test_in_the_same_dialect_a_signature_is_sent_once(signature: Any, thought_parts: list[Any]) -> None:
+    thoughts = [] if "redactedContent" in signature else thought_parts
     deltas = [{"contentBlockIndex": 0, "delta": {"reasoningContent": each}} for each in (*thoughts, signature)]
     data = stream(
         START, [("contentBlockDelta", each) for each in deltas], end(0), text(1, "x"), stop("end_turn"), METADATA
@@ -176,7 +178,7 @@ def test_in_the_same_dialect_a_signature_is_sent_once(signature: Any, said: list
 
 def test_media_in_a_reply_is_a_misuse() -> None:
     with pytest.raises(LocalMisuse):
-        told(Started("", "m"), BlockStarted(0, Media("image", "image/png", "base64", "aGk=")))
+        encoded(Started("", "m"), BlockStarted(0, Media("image", "image/png", "base64", "aGk=")))
 
 
 @given(events=strategies.events(choices=1))
@@ -229,8 +231,8 @@ def test_a_whole_reply_is_read() -> None:
 
 
 def test_a_whole_reply_round_trips_unchanged() -> None:
-    told = dragoman.translate_reply(BODY, source="bedrock", target="bedrock")
-    assert told.body == BODY
+    translated = dragoman.translate_reply(BODY, source="bedrock", target="bedrock")
+    assert translated.body == BODY
 
 
 def test_a_stop_sequence_that_the_service_reports_is_written() -> None:

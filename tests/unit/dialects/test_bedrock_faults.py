@@ -44,9 +44,9 @@ def fault(status: int, kind: str, message: str | None = None, **headers: str) ->
     ],
 )
 def test_every_exception_of_the_service_is_known(status: int, name: str, kind: str) -> None:
-    told = fault(status, f"{name}:http://internal.amazon.com/coral/com.amazon.bedrock/", "words")
-    assert (told.kind, told.status, told.code) == (kind, status, name)
-    assert told.message.startswith("words")
+    parsed = fault(status, f"{name}:http://internal.amazon.com/coral/com.amazon.bedrock/", "words")
+    assert (parsed.kind, parsed.status, parsed.code) == (kind, status, name)
+    assert parsed.message.startswith("words")
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,10 @@ def test_every_exception_of_the_service_is_known(status: int, name: str, kind: s
 def test_a_setup_error_is_reported_with_what_to_do(
     status: int, name: str, message: str, kind: str, advice: str
 ) -> None:
-    told = fault(status, name, message)
-    assert told.kind == kind
-    assert told.message.startswith(message)
-    assert advice in told.message
+    parsed = fault(status, name, message)
+    assert parsed.kind == kind
+    assert parsed.message.startswith(message)
+    assert advice in parsed.message
 
 
 def test_each_client_dialect_reports_it_as_its_error() -> None:
@@ -105,8 +105,8 @@ def test_each_client_dialect_reports_it_as_its_error() -> None:
 
 def test_the_type_may_be_in_the_body_and_the_message_may_be_missing() -> None:
     body = b'{"__type":"com.amazon.coral.service#ThrottlingException","Message":"wait"}'
-    told = DIALECT.codec.parse_fault(HttpResponse(400, (), body))
-    assert (told.kind, told.message) == ("rate_limit", "wait")
+    parsed = DIALECT.codec.parse_fault(HttpResponse(400, (), body))
+    assert (parsed.kind, parsed.message) == ("rate_limit", "wait")
     assert "ThrottlingException" in fault(429, "ThrottlingException").message
 
 
@@ -115,16 +115,16 @@ def test_the_type_may_be_in_the_body_and_the_message_may_be_missing() -> None:
     [(b"<html>bad gateway</html>", "502 without"), (b"", "502 without"), (b"upstream is gone", "upstream is gone")],
 )
 def test_a_refusal_by_a_proxy_is_reported(body: bytes, words: str) -> None:
-    told = DIALECT.codec.parse_fault(HttpResponse(502, (), body))
-    assert told.kind == "server"
-    assert words in told.message
-    assert "<html" not in told.message
+    parsed = DIALECT.codec.parse_fault(HttpResponse(502, (), body))
+    assert parsed.kind == "server"
+    assert words in parsed.message
+    assert "<html" not in parsed.message
 
 
 def test_retry_after_is_read_and_written() -> None:
-    told = fault(429, "ThrottlingException", "x", **{"retry-after": "1.5"})
-    assert told.retry_after == 1.5
-    assert DIALECT.binding.error_response(told, b"").header("retry-after") == "2"
+    parsed = fault(429, "ThrottlingException", "x", **{"retry-after": "1.5"})
+    assert parsed.retry_after == 1.5
+    assert DIALECT.binding.error_response(parsed, b"").header("retry-after") == "2"
 
 
 @pytest.mark.parametrize(
@@ -240,9 +240,9 @@ def test_a_count_of_each_body_has_an_endpoint() -> None:
 def test_chunks_are_anthropics_events() -> None:
     data = b"".join(map(chunk, SSE))
     translator = dragoman.stream_translator(source="bedrock.invoke", target="anthropic")
-    told = parse_sse(translator.feed(data) + translator.close())
-    assert [event["type"] for event in told] == [event["type"] for event in SSE]
-    assert told[2] == SSE[2]
+    events = parse_sse(translator.feed(data) + translator.close())
+    assert [event["type"] for event in events] == [event["type"] for event in SSE]
+    assert events[2] == SSE[2]
 
 
 def test_anthropics_events_become_chunks() -> None:

@@ -28,15 +28,15 @@ def parsed(body: Any, model: str = CLAUDE) -> Conversation:
 
 def from_anthropic(body: Any, model: str = CLAUDE) -> tuple[Any, list[str]]:
     """The Converse body of a Messages request, and the rules of the notes."""
-    told = dragoman.translate_request(
+    translated = dragoman.translate_request(
         {"max_tokens": 99, **body, "model": "m"}, source="anthropic", target="bedrock", model=model
     )
-    return told.body, [note.rule for note in told.notes]
+    return translated.body, [note.rule for note in translated.notes]
 
 
 def from_openai(body: Any, model: str = CLAUDE) -> tuple[Any, list[str]]:
-    told = dragoman.translate_request({**body, "model": "m"}, source="openai", target="bedrock", model=model)
-    return told.body, [note.rule for note in told.notes]
+    translated = dragoman.translate_request({**body, "model": "m"}, source="openai", target="bedrock", model=model)
+    return translated.body, [note.rule for note in translated.notes]
 
 
 # --- from other dialects: ids and names
@@ -208,10 +208,10 @@ def test_l12_a_status_of_the_client_itself_is_kept_and_breaks_no_rule(model: str
             {"role": "user", "content": [result]},
         ],
     }
-    told = dragoman.translate_request(body, source="bedrock", target="bedrock", model=model)
-    assert told.body["messages"][2]["content"] == [result]
-    assert not told.notes
-    assert not DIALECT.codec.breaches(ApiRequest("generate", model, False, told.body))
+    translated = dragoman.translate_request(body, source="bedrock", target="bedrock", model=model)
+    assert translated.body["messages"][2]["content"] == [result]
+    assert not translated.notes
+    assert not DIALECT.codec.breaches(ApiRequest("generate", model, False, translated.body))
 
 
 def test_json_results_are_text_for_a_model_that_misreads_them() -> None:
@@ -224,9 +224,9 @@ def test_json_results_are_text_for_a_model_that_misreads_them() -> None:
         ],
     }
     kept: Any = plan(DIALECT, DIALECT, parsed(body)).call().body
-    told: Any = plan(DIALECT, DIALECT, parsed(body, NOVA)).call().body
+    translated: Any = plan(DIALECT, DIALECT, parsed(body, NOVA)).call().body
     assert kept["messages"][2]["content"][0]["toolResult"]["content"] == [{"json": {"x": 1}}]
-    assert told["messages"][2]["content"][0]["toolResult"]["content"] == [{"text": '{"x":1}'}]
+    assert translated["messages"][2]["content"][0]["toolResult"]["content"] == [{"text": '{"x":1}'}]
     anthropic = dragoman.translate_request(body, source="bedrock", target="anthropic", model="m")
     assert anthropic.body["messages"][2]["content"][0]["content"] == '{"x":1}'
 
@@ -319,7 +319,7 @@ def _thought(*blocks: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("block", "told"),
+    ("block", "expected"),
     [
         (
             {"type": "thinking", "thinking": "", "signature": "sig=="},
@@ -329,9 +329,9 @@ def _thought(*blocks: Any) -> dict[str, Any]:
         ({"type": "redacted_thinking", "data": "EpoBCkYI"}, {"redactedContent": "RXBvQkNrWUk="}),
     ],
 )
-def test_a_signature_is_sent_to_claude_and_round_trips(block: Any, told: Any) -> None:
+def test_a_signature_is_sent_to_claude_and_round_trips(block: Any, expected: Any) -> None:
     body, _ = from_anthropic(_thought(block))
-    assert body["messages"][1]["content"][0] == {"reasoningContent": told}
+    assert body["messages"][1]["content"][0] == {"reasoningContent": expected}
     back = dragoman.translate_request(body, source="bedrock", target="anthropic", model="claude-x")
     assert back.body["messages"][1]["content"][0] == block
 
@@ -389,8 +389,8 @@ def test_images_go_inside_results() -> None:
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [image]}]},
     ]
     body, _ = from_anthropic({**_anthropic("x"), "messages": history})
-    told = {"image": {"format": "png", "source": {"bytes": PIXEL}}}
-    assert body["messages"][2]["content"][0]["toolResult"]["content"] == [told]
+    expected = {"image": {"format": "png", "source": {"bytes": PIXEL}}}
+    assert body["messages"][2]["content"][0]["toolResult"]["content"] == [expected]
 
 
 def test_documents_get_unique_legal_names_and_a_text() -> None:

@@ -209,9 +209,9 @@ def test_fields_that_only_this_service_knows_are_kept() -> None:
 
 def test_guarded_text_reaches_a_model_that_has_no_guardrails() -> None:
     body = asking({"guardContent": {"text": {"text": "check me"}}})
-    told = dragoman.translate_request(body, source="bedrock", target="anthropic", model="m")
-    assert told.body["messages"][0]["content"] == "check me"
-    assert "foreign.field" in [note.rule for note in told.notes]
+    translated = dragoman.translate_request(body, source="bedrock", target="anthropic", model="m")
+    assert translated.body["messages"][0]["content"] == "check me"
+    assert "foreign.field" in [note.rule for note in translated.notes]
 
 
 @pytest.mark.parametrize(

@@ -203,11 +203,11 @@ def _gathered(events: Any) -> tuple[Any, str]:
             elif "toolUse" in piece:
                 block["toolUse"]["input"] += piece["toolUse"]["input"]
             else:
-                said = block.setdefault("reasoningContent", {"reasoningText": {"text": "", "signature": ""}})[
+                parts = block.setdefault("reasoningContent", {"reasoningText": {"text": "", "signature": ""}})[
                     "reasoningText"
                 ]
                 for name, value in piece["reasoningContent"].items():
-                    said[name] += value
+                    parts[name] += value
         elif kind == "messageStop":
             reason = data["stopReason"]
     for block in blocks.values():

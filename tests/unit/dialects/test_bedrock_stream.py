@@ -304,7 +304,7 @@ def test_an_open_think_tag_does_not_swallow_the_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("wire_reason", "why"),
     [
         ("end_turn", StopReason.END),
         ("stop_sequence", StopReason.SEQUENCE),
@@ -315,11 +315,11 @@ def test_an_open_think_tag_does_not_swallow_the_end() -> None:
         ("something_new", StopReason.END),
     ],
 )
-def test_reasons_to_stop(said: str, why: StopReason) -> None:
-    data = stream(START, text(0, "x"), stop(said), METADATA)
+def test_reasons_to_stop(wire_reason: str, why: StopReason) -> None:
+    data = stream(START, text(0, "x"), stop(wire_reason), METADATA)
     (stopped,) = [event for event in decode_stream(data) if isinstance(event, Stopped)]
     assert stopped.stop.reason is why
-    assert ("messageStop", {"stopReason": said}) in frames(to("bedrock", data))
+    assert ("messageStop", {"stopReason": wire_reason}) in frames(to("bedrock", data))
 
 
 def test_a_malformed_reply_is_an_error_unless_it_has_content() -> None:
@@ -457,15 +457,15 @@ def test_a_block_of_an_unknown_kind_is_emitted_whole() -> None:
 
 
 def test_usage_keeps_the_other_fields_of_the_service() -> None:
-    told = (
+    metadata = (
         "metadata",
         {**METADATA[1], "trace": {"guardrail": {}}, "usage": {**METADATA[1]["usage"], "cacheDetails": []}},
     )
     (usage,) = [
         event.usage
-        for event in decode_stream(stream(START, stop("end_turn"), told))
+        for event in decode_stream(stream(START, stop("end_turn"), metadata))
         if isinstance(event, UsageReported)
     ]
     assert usage.extra is not None
     assert set(usage.extra.fields) == {"metrics", "trace", "usage"}
-    assert frames(to("bedrock", stream(START, text(0, "x"), stop("end_turn"), told)))[-1] == told
+    assert frames(to("bedrock", stream(START, text(0, "x"), stop("end_turn"), metadata)))[-1] == metadata

@@ -27,8 +27,8 @@ CALL = {"functionCall": {"name": "read", "args": {"n": 1.0}}, "thoughtSignature"
 
 
 def candidate(*parts: Any, reason: str = "STOP", **more: Any) -> dict[str, Any]:
-    said = {"finishReason": reason} if reason else {}
-    return {"content": {"role": "model", "parts": list(parts)}, "index": 0, **said, **more}
+    finish = {"finishReason": reason} if reason else {}
+    return {"content": {"role": "model", "parts": list(parts)}, "index": 0, **finish, **more}
 
 
 def whole(*candidates: Any, **more: Any) -> bytes:
@@ -133,8 +133,12 @@ def test_usage_counts_cached_tokens_apart_and_thoughts_as_output() -> None:
     assert (reply.usage.input, reply.usage.output, reply.usage.cache_read, reply.usage.reasoning) == (23, 12, 100, 5)
     assert json.loads(CODEC.render_reply(reply, EMPTY_REQUEST, fixed_environment()))["usageMetadata"] == counts
     other = Reply("r", "m", reply.choices, Usage(12, 7, 100, 20))
-    told = json.loads(CODEC.render_reply(other, EMPTY_REQUEST, fixed_environment()))["usageMetadata"]
-    assert (told["promptTokenCount"], told["cachedContentTokenCount"], told["totalTokenCount"]) == (132, 100, 139)
+    rendered_counts = json.loads(CODEC.render_reply(other, EMPTY_REQUEST, fixed_environment()))["usageMetadata"]
+    assert (
+        rendered_counts["promptTokenCount"],
+        rendered_counts["cachedContentTokenCount"],
+        rendered_counts["totalTokenCount"],
+    ) == (132, 100, 139)
 
 
 def test_several_candidates_are_choices_in_the_order_of_their_indices() -> None:
@@ -256,11 +260,11 @@ def asking_for_an_array() -> Conversation:
 @pytest.mark.parametrize("title", [title for title in STREAMS if title != "failed"])
 def test_without_alt_sse_the_stream_is_one_array_of_the_same_responses(title: str) -> None:
     asked = asking_for_an_array()
-    told = ResponseFilters(plan(DIALECT, registry.get("openai"), asked)).feed(STREAMS[title])
+    filtered = ResponseFilters(plan(DIALECT, registry.get("openai"), asked)).feed(STREAMS[title])
     encoder = CODEC.encoder(asked, fixed_environment())
-    array = json.loads(b"".join(BINDING.encode_frame(payload) for payload in encoder.feed(told)))
+    array = json.loads(b"".join(BINDING.encode_frame(payload) for payload in encoder.feed(filtered)))
     frames = BINDING.frame_decoder()
-    data = encode_events(DIALECT, told)
+    data = encode_events(DIALECT, filtered)
     events = [json.loads(frame.data) for frame in (*frames.feed(data), *frames.close())]
     assert [each["candidates"] for each in array] == [each["candidates"] for each in events]
 
@@ -285,9 +289,9 @@ def test_in_the_same_dialect_the_events_become_an_array_on_request() -> None:
 
 @pytest.mark.parametrize("title", STREAMS)
 def test_an_encoded_stream_breaks_no_rule(title: str) -> None:
-    told = ResponseFilters(plan(DIALECT, registry.get("openai"), EMPTY_REQUEST)).feed(STREAMS[title])
+    filtered = ResponseFilters(plan(DIALECT, registry.get("openai"), EMPTY_REQUEST)).feed(STREAMS[title])
     frames = BINDING.frame_decoder()
-    data = encode_events(DIALECT, told)
+    data = encode_events(DIALECT, filtered)
     assert CODEC.stream_breaches([*frames.feed(data), *frames.close()]) == []
 
 
@@ -344,8 +348,10 @@ def test_a_whole_reply_of_another_family_keeps_its_calls() -> None:
             "usage": {"input_tokens": 1, "output_tokens": 2},
         }
     ).encode()
-    told, _ = translate_whole_reply(plan(DIALECT, registry.get("anthropic"), EMPTY_REQUEST), body, fixed_environment())
-    (part,) = json.loads(told)["candidates"][0]["content"]["parts"]
+    rendered_body, _ = translate_whole_reply(
+        plan(DIALECT, registry.get("anthropic"), EMPTY_REQUEST), body, fixed_environment()
+    )
+    (part,) = json.loads(rendered_body)["candidates"][0]["content"]["parts"]
     assert part == {"functionCall": {"id": "toolu_1", "name": "f", "args": {"x": 1}}}
 
 

@@ -147,7 +147,7 @@ def test_names_are_read_in_both_spellings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "block"),
+    ("part_body", "block"),
     [
         ({"text": "a"}, Text("a")),
         ({"text": "a", "thoughtSignature": "cw=="}, Text("a", signature=Signature("gemini", "cw=="))),
@@ -169,8 +169,8 @@ def test_names_are_read_in_both_spellings() -> None:
         ("a string", Text("a string")),
     ],
 )
-def test_every_kind_of_part_has_its_place(said: Any, block: Any) -> None:
-    assert part(said) == block
+def test_every_kind_of_part_has_its_place(part_body: Any, block: Any) -> None:
+    assert part(part_body) == block
 
 
 @pytest.mark.parametrize("role", [None, "user", "function", "USER"])
@@ -179,9 +179,11 @@ def test_a_content_without_a_role_or_of_a_function_is_the_users(role: str | None
     assert parsed({"contents": [content]}).messages[0].role == "user"
 
 
-@pytest.mark.parametrize("said", ["s", ["s"], [{"text": "s"}], {"parts": [{"text": "s"}]}, {"parts": {"text": "s"}}])
-def test_a_system_instruction_has_many_shapes(said: Any) -> None:
-    assert parsed({"contents": [user({"text": "x"})], "systemInstruction": said}).system == (Text("s"),)
+@pytest.mark.parametrize(
+    "instruction", ["s", ["s"], [{"text": "s"}], {"parts": [{"text": "s"}]}, {"parts": {"text": "s"}}]
+)
+def test_a_system_instruction_has_many_shapes(instruction: Any) -> None:
+    assert parsed({"contents": [user({"text": "x"})], "systemInstruction": instruction}).system == (Text("s"),)
 
 
 def test_calls_without_ids_get_the_same_ones_in_every_request_and_results_find_them_by_name_and_order() -> None:
@@ -472,8 +474,10 @@ def test_a_generated_id_never_equals_the_id_of_a_call() -> None:
     )
     read = parsed({"contents": [user({"text": "go"}), calls, answers]})
     made = {block.id: block.name for block in read.messages[1].blocks if isinstance(block, ToolCall)}
-    said = {made[block.call_id]: block.content for block in read.messages[2].blocks if isinstance(block, ToolResult)}
-    assert said == {"g": (Text("of g"),), "f": (Text("of f"),)}
+    contents_by_name = {
+        made[block.call_id]: block.content for block in read.messages[2].blocks if isinstance(block, ToolResult)
+    }
+    assert contents_by_name == {"g": (Text("of g"),), "f": (Text("of f"),)}
 
 
 def test_a_result_that_a_filter_made_has_no_id_where_its_call_has_none() -> None:

@@ -269,8 +269,8 @@ def test_l13_any_text_of_another_dialect_is_kept(text: str, other: str) -> None:
     }
     there = dragoman.translate_request(asked, source="anthropic", target="gemini", model=MODEL)
     back = dragoman.translate_request(there.body, source="gemini", target="anthropic", model=MODEL)
-    said = back.body["messages"][2]["content"][0].get("content", "")
-    assert said == ((text or "x") if (text or "x").strip() else "")
+    content = back.body["messages"][2]["content"][0].get("content", "")
+    assert content == ((text or "x") if (text or "x").strip() else "")
 
 
 # --- S3: results find their calls in any order, and that takes no time with the square of their number
@@ -301,9 +301,9 @@ class Plainly:
 
 
 @given(st.lists(st.tuples(st.booleans(), IDS, TOOL_NAMES), max_size=30))
-def test_a_result_answers_the_first_call_that_waits(told: list[tuple[bool, str, str]]) -> None:
+def test_a_result_answers_the_first_call_that_waits(items: list[tuple[bool, str, str]]) -> None:
     pairs, plainly = ToolCallIds("call_gemini_"), Plainly()
-    for is_call, call_id, name in told:
+    for is_call, call_id, name in items:
         if is_call:
             plainly.called(pairs.add_call(call_id, name), name)
             continue

@@ -110,10 +110,10 @@ def test_common_problem_3_null_is_not_an_object() -> None:
 
 def test_common_problem_4_dropped_events() -> None:
     """The first chunk may hold name, id and input at once; nothing of it is lost."""
-    said = parse_message_stream(
+    message = parse_message_stream(
         client_stream(frames(call(input='{"path":'), call(input='"file.js"}'), call(stop=True), usage()))
     )
-    assert calls(said) == [("t1", "get_weather", '{"path":"file.js"}')]
+    assert calls(message) == [("t1", "get_weather", '{"path":"file.js"}')]
 
 
 # --- the answer
@@ -175,9 +175,9 @@ def test_d15_figures_made_from_the_percentage_are_marked_estimated(settings: dic
         answer = ResponseTranslator(translate_to_kiro(anthropic_request(user("hi")), **settings).plan)
         answer.feed(frames(text("Hello"), usage(), *more))
         answer.close()
-        told = answer.progress.usage
-        assert told is not None
-        assert told.estimated is estimated
+        usage_seen = answer.progress.usage
+        assert usage_seen is not None
+        assert usage_seen.estimated is estimated
 
 
 def test_without_a_percentage_all_counts_are_marked_estimated() -> None:
@@ -187,20 +187,20 @@ def test_without_a_percentage_all_counts_are_marked_estimated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("events", "reason"),
     [
         ((call(stop=True),), "tool_use"),
         ((text("Hello"), call(input="{")), "max_tokens"),
         ((text("Hello"), stop_event("MAX_TOKENS")), "max_tokens"),
     ],
 )
-def test_estimates_are_marked_for_every_end_of_the_reply(said: Any, reason: str) -> None:
-    reply = dragoman.translate_reply(frames(*said), source="kiro", target="anthropic")
+def test_estimates_are_marked_for_every_end_of_the_reply(events: Any, reason: str) -> None:
+    reply = dragoman.translate_reply(frames(*events), source="kiro", target="anthropic")
     assert reply.body["stop_reason"] == reason
     (note,) = [note for note in reply.notes if note.rule == "kiro.stream.no_usage"]
     assert note.detail == "the stream has no context usage: the counts are estimates"
-    told = dragoman.translate_reply(frames(*said, usage()), source="kiro", target="anthropic")
-    assert "kiro.stream.no_usage" not in [note.rule for note in told.notes]
+    with_usage = dragoman.translate_reply(frames(*events, usage()), source="kiro", target="anthropic")
+    assert "kiro.stream.no_usage" not in [note.rule for note in with_usage.notes]
 
 
 def test_an_estimate_does_not_depend_on_how_text_was_cut() -> None:

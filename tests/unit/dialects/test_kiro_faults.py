@@ -174,8 +174,8 @@ def text(words: str) -> bytes:
 
 def call(call_id: str, *, stop: bool) -> bytes:
     head = {"toolUseId": call_id, "name": "read"}
-    told = frame("toolUseEvent", **head, input='{"path":"a"}')
-    return told + frame("toolUseEvent", **head, stop=True) if stop else told
+    start = frame("toolUseEvent", **head, input='{"path":"a"}')
+    return start + frame("toolUseEvent", **head, stop=True) if stop else start
 
 
 END = frame("contextUsageEvent", contextUsagePercentage=1.5)
@@ -230,8 +230,8 @@ def test_l23_calls_that_interleave_and_end_are_completed(client: str) -> None:
 def test_l23_no_token_count_fails_a_reply(kind: str, value: Any) -> None:
     inside = dict.fromkeys(("outputTokens", "uncachedInputTokens", "contextUsagePercentage"), value)
     body = {"contextUsagePercentage": value, "tokenUsage": inside, "stopReason": value, "utteranceId": value}
-    for told in (body, {**body, "tokenUsage": value}):
-        data = text("Hello") + encode_event(kind, json.dumps(told).encode())
+    for payload in (body, {**body, "tokenUsage": value}):
+        data = text("Hello") + encode_event(kind, json.dumps(payload).encode())
         reply, _ = read_whole_reply(planned("anthropic"), data, fixed_environment())
         assert [block.text for block in reply.choices[0].blocks if isinstance(block, Text)] == ["Hello"]
         assert reply.usage is not None and min(reply.usage.input, reply.usage.output) >= 0
@@ -260,11 +260,11 @@ def test_l23_text_that_cannot_be_a_call_is_not_buffered(words: str) -> None:
     answer = ResponseTranslator(planned("anthropic"), fixed_environment())
     held = not RawCallScanner(NAMES).feed(words)
     out = b"".join(answer.feed(text(letter)) for letter in f"Well. {words}")
-    told = "".join(json.loads(line[6:])["delta"]["text"] for line in out.splitlines() if b"text_delta" in line)
-    assert (told == f"Well. {words}") == held
+    client_text = "".join(json.loads(line[6:])["delta"]["text"] for line in out.splitlines() if b"text_delta" in line)
+    assert (client_text == f"Well. {words}") == held
     more = b"".join(answer.feed(text(letter)) for letter in "} more words, and then some.")
-    told += "".join(json.loads(line[6:])["delta"]["text"] for line in more.splitlines() if b"text_delta" in line)
-    assert told == f"Well. {words}}} more words, and then some."
+    client_text += "".join(json.loads(line[6:])["delta"]["text"] for line in more.splitlines() if b"text_delta" in line)
+    assert client_text == f"Well. {words}}} more words, and then some."
 
 
 @pytest.mark.parametrize(

@@ -267,17 +267,17 @@ def test_a_tool_that_is_nested_too_deeply_counts_nothing() -> None:
 
 
 def test_system_messages_count_and_stay_when_exchanges_go() -> None:
-    said = Message("system", (Text("word " * 80_000),))  # 100,000 tokens
-    late = (Message("user", (Text("q"),)), said, *MANY, Message("user", (Text("now"),)))
+    system = Message("system", (Text("word " * 80_000),))  # 100,000 tokens
+    late = (Message("user", (Text("q"),)), system, *MANY, Message("user", (Text("now"),)))
     fitted, _ = FitSize(200_000, "trim", None, False).forward(Conversation("claude-sonnet-4.5", late), Notes(), Facts())
-    assert fitted.messages[0] == said
+    assert fitted.messages[0] == system
     assert 140_000 < sum(map(estimate_message_tokens, fitted.messages)) <= 150_000
 
 
 def test_system_messages_are_no_entries_of_their_own() -> None:
-    said = Message("system", (Text("S"),))
+    system = Message("system", (Text("S"),))
     (ask_, answer), now = MANY[:2], Message("user", (Text("now"),))
-    conversation = Conversation("claude-sonnet-4.5", (ask_, answer, ask_, said, answer, now))
+    conversation = Conversation("claude-sonnet-4.5", (ask_, answer, ask_, system, answer, now))
     fitted, _ = FitSize(200_000, "refuse", 4, False).forward(conversation, Notes(), Facts())
     assert fitted.messages is conversation.messages
     fitted, _ = FitSize(200_000, "refuse", 2, False).forward(conversation, Notes(), Facts())

@@ -45,7 +45,7 @@ def image(data: str, mime: str = "image/png") -> dict[str, Any]:
     return {"type": "image", "source": {"type": "base64", "media_type": mime, "data": data}}
 
 
-def said(words: str) -> dict[str, Any]:
+def text_block(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
 
@@ -154,7 +154,7 @@ def test_stubs_are_last_and_in_a_stable_order() -> None:
 def test_calls_of_a_left_out_tool_and_their_results_become_text() -> None:
     body = anthropic_request(
         user("a"),
-        assistant([said("I look."), use("t", "web_search", {"query": "x"}), use("u")]),
+        assistant([text_block("I look."), use("t", "web_search", {"query": "x"}), use("u")]),
         user([result("t", "found it"), result("u", "sunny")]),
         assistant([use("t", "WebSearch")]),
         user([result("t", "", is_error=True)]),
@@ -204,7 +204,7 @@ def test_calls_that_a_server_ran_become_readable_text() -> None:
         {"type": "code_execution_tool_result", "tool_use_id": "s", "content": {"stdout": "42"}},
         {"type": "mcp_tool_result", "tool_use_id": "s", "content": []},
         {"type": "x_widget"},
-        said("So."),
+        text_block("So."),
     ]
     request = translate_to_kiro(anthropic_request(user("a"), assistant(turn), user("b")))
     assert history(request)[1][1] == (
@@ -217,8 +217,8 @@ def test_calls_that_a_server_ran_become_readable_text() -> None:
 @pytest.mark.parametrize(
     ("turns", "at"),
     [
-        ((user([said("a"), use("t")]),), "messages[0].content[1]"),
-        ((user("a"), assistant([said("b"), result("t", "r")]), user("c")), "messages[1].content[1]"),
+        ((user([text_block("a"), use("t")]),), "messages[0].content[1]"),
+        ((user("a"), assistant([text_block("b"), result("t", "r")]), user("c")), "messages[1].content[1]"),
     ],
 )
 def test_calls_and_results_in_the_wrong_turn_are_refused_by_their_place(turns: tuple[Any, ...], at: str) -> None:
@@ -351,7 +351,7 @@ def test_a_tool_whose_name_is_blank_is_described_by_its_alias() -> None:
 
 
 def test_jpg_is_jpeg() -> None:
-    request = translate_to_kiro(anthropic_request(user([said("a"), image(png(), "image/JPG")])))
+    request = translate_to_kiro(anthropic_request(user([text_block("a"), image(png(), "image/JPG")])))
     assert current(request)["images"][0]["format"] == "jpeg"
     assert "kiro.image.format" in rules(request)
 
@@ -365,8 +365,8 @@ def test_jpg_is_jpeg() -> None:
 )
 def test_an_image_that_cannot_be_sent_is_refused_now_and_a_line_later(bad: Any, because: str) -> None:
     with pytest.raises(Unrepresentable, match=because):
-        translate_to_kiro(anthropic_request(user([said("a"), bad])))
-    request = translate_to_kiro(anthropic_request(user([said("a"), bad]), assistant("b"), user("c")))
+        translate_to_kiro(anthropic_request(user([text_block("a"), bad])))
+    request = translate_to_kiro(anthropic_request(user([text_block("a"), bad]), assistant("b"), user("c")))
     assert history(request)[0][1].startswith("a\n[image left out: ")
     assert "kiro.image.replaced" in rules(request)
 
@@ -380,7 +380,7 @@ def test_an_image_by_address_is_refused_now_and_a_line_later() -> None:
 
 def test_the_newest_ten_images_of_a_turn_stay() -> None:
     many = [image(png(number + 1)) for number in range(12)]
-    request = translate_to_kiro(anthropic_request(user([said("a"), *many]), assistant("b"), user("c")))
+    request = translate_to_kiro(anthropic_request(user([text_block("a"), *many]), assistant("b"), user("c")))
     kept = state(request)["history"][0]["userInputMessage"]["images"]
     assert [each["source"]["bytes"] for each in kept] == [png(number + 1) for number in range(2, 12)]
     with pytest.raises(Unrepresentable, match="more than 10 images"):
@@ -388,11 +388,11 @@ def test_the_newest_ten_images_of_a_turn_stay() -> None:
 
 
 def test_large_images_only_matter_when_there_are_many() -> None:
-    few = translate_to_kiro(anthropic_request(user([said("a"), image(png(3000))])))
+    few = translate_to_kiro(anthropic_request(user([text_block("a"), image(png(3000))])))
     assert len(current(few)["images"]) == 1
-    turns = [each for _ in range(3) for each in (user([said("a"), *[image(png())] * 7]), assistant("b"))]
+    turns = [each for _ in range(3) for each in (user([text_block("a"), *[image(png())] * 7]), assistant("b"))]
     request = translate_to_kiro(
-        anthropic_request(user([said("big"), image(png(1, 2001))]), assistant("b"), *turns, user("c"))
+        anthropic_request(user([text_block("big"), image(png(1, 2001))]), assistant("b"), *turns, user("c"))
     )
     assert (
         history(request)[0][1]
@@ -406,7 +406,7 @@ def test_only_some_models_take_images() -> None:
 
 
 def test_an_image_in_a_reply_becomes_a_line() -> None:
-    request = translate_to_kiro(anthropic_request(user("a"), assistant([image(png()), said("b")]), user("c")))
+    request = translate_to_kiro(anthropic_request(user("a"), assistant([image(png()), text_block("b")]), user("c")))
     assert history(request)[1][1] == "[image left out: the model's own turns hold no images]\nb"
 
 
@@ -494,7 +494,7 @@ def test_thinking_in_the_form_of_openai_clients() -> None:
 
 def test_hidden_thinking_of_another_service_is_left_out() -> None:
     hidden = {"type": "redacted_thinking", "data": "xyz"}
-    request = translate_to_kiro(anthropic_request(user("a"), assistant([hidden, said("b")]), user("c")))
+    request = translate_to_kiro(anthropic_request(user("a"), assistant([hidden, text_block("b")]), user("c")))
     assert history(request)[1] == ("assistant", "b")
     assert "kiro.thinking.unreadable" in rules(request)
 

@@ -102,10 +102,10 @@ def test_a_clients_request_round_trips_with_every_field() -> None:
 
 @pytest.mark.parametrize("target", ["anthropic", "openai"])
 def test_a_clients_request_can_be_sent_to_other_dialects(target: str) -> None:
-    told = dragoman.translate_request(body(), source="kiro", target=target)
-    said = json.dumps(told.body)
-    assert '{\\"a\\":1}' in said
-    assert '"c"' in said
+    translated = dragoman.translate_request(body(), source="kiro", target=target)
+    rendered = json.dumps(translated.body)
+    assert '{\\"a\\":1}' in rendered
+    assert '"c"' in rendered
 
 
 def test_redacted_reasoning_and_unknown_forms() -> None:
@@ -140,8 +140,8 @@ def test_cache_points_among_tools_are_left_out_with_a_note() -> None:
     current = given["conversationState"]["currentMessage"]["userInputMessage"]
     current["userInputMessageContext"]["tools"].append({"cachePoint": {"type": "default"}})
     assert isinstance(read(given).tools[1], Opaque)
-    told = dragoman.translate_request(given, source="kiro", target="kiro")
-    assert "kiro.tools.cache_point" in [note.rule for note in told.notes]
+    translated = dragoman.translate_request(given, source="kiro", target="kiro")
+    assert "kiro.tools.cache_point" in [note.rule for note in translated.notes]
 
 
 def test_null_equals_absence() -> None:
@@ -240,10 +240,10 @@ def test_a_conversation_without_a_model_names_none() -> None:
 
 def test_a_rendered_request_is_read_like_a_received_one() -> None:
     call = DIALECT.codec.render_request(ASK)
-    came = DIALECT.binding.match(DIALECT.binding.wrap(call))
-    assert came is not None
-    assert DIALECT.codec.parse_request(call) == DIALECT.codec.parse_request(came)
-    assert DIALECT.codec.breaches(call) == DIALECT.codec.breaches(came)
+    matched = DIALECT.binding.match(DIALECT.binding.wrap(call))
+    assert matched is not None
+    assert DIALECT.codec.parse_request(call) == DIALECT.codec.parse_request(matched)
+    assert DIALECT.codec.breaches(call) == DIALECT.codec.breaches(matched)
 
 
 # --- bindings

@@ -389,7 +389,7 @@ def written(*events: Event) -> list[tuple[str, Any]]:
 
 
 def test_a_client_gets_the_events_the_service_would_send() -> None:
-    told = written(
+    frames_written = written(
         Started("m1", "claude-sonnet-4.5"),
         BlockStarted(0, Reasoning("")),
         ReasoningDelta(0, "plan"),
@@ -405,7 +405,7 @@ def test_a_client_gets_the_events_the_service_would_send() -> None:
         Stopped(Stop(StopReason.TOOL)),
         FINISHED,
     )
-    assert told == [
+    assert frames_written == [
         ("messageMetadataEvent", {"conversationId": "0001", "utteranceId": "m1"}),
         ("reasoningContentEvent", {"text": "plan"}),
         ("reasoningContentEvent", {"signature": "sig"}),
@@ -431,14 +431,14 @@ def test_a_client_gets_the_events_the_service_would_send() -> None:
 
 
 def test_a_cut_call_has_no_end_for_the_client_either() -> None:
-    told = written(
+    frames_written = written(
         Started("", ""),
         BlockStarted(0, ToolCall("t", "f")),
         BlockEnded(0, is_complete=False),
         Stopped(Stop(StopReason.LENGTH)),
         FINISHED,
     )
-    assert told[1:] == [
+    assert frames_written[1:] == [
         ("toolUseEvent", {"toolUseId": "t", "name": "f"}),
         ("metadataEvent", {"stopReason": "MAX_TOKENS"}),
     ]
@@ -478,7 +478,7 @@ def test_blocks_that_start_with_content_are_written() -> None:
 
 
 def test_blocks_that_are_open_side_by_side_go_out_one_after_the_other() -> None:
-    told = written(
+    frames_written = written(
         BlockStarted(0, ToolCall("a", "f")),
         BlockStarted(1, Text("")),
         TextDelta(1, "x"),
@@ -489,7 +489,7 @@ def test_blocks_that_are_open_side_by_side_go_out_one_after_the_other() -> None:
         BlockEnded(0),
         BlockEnded(2),
     )
-    assert [(kind, body.get("toolUseId")) for kind, body in told] == [
+    assert [(kind, body.get("toolUseId")) for kind, body in frames_written] == [
         *[("toolUseEvent", "a")] * 3,
         ("assistantResponseEvent", None),
         *[("toolUseEvent", "b")] * 3,
@@ -497,8 +497,10 @@ def test_blocks_that_are_open_side_by_side_go_out_one_after_the_other() -> None:
 
 
 def test_buffered_content_is_written_before_a_failure() -> None:
-    told = written(BlockStarted(0, ToolCall("a", "f")), BlockStarted(1, Text("x")), Failed(Fault("server", "oops")))
-    assert [kind for kind, _ in told] == ["toolUseEvent", "assistantResponseEvent", "InternalServerException"]
+    frames_written = written(
+        BlockStarted(0, ToolCall("a", "f")), BlockStarted(1, Text("x")), Failed(Fault("server", "oops"))
+    )
+    assert [kind for kind, _ in frames_written] == ["toolUseEvent", "assistantResponseEvent", "InternalServerException"]
 
 
 def test_in_the_same_dialect_frames_pass_unchanged() -> None:
@@ -571,9 +573,9 @@ INVOKE = '<invoke name="Read"><parameter name="path">a & b</parameter><parameter
 )
 def test_a_leaked_call_is_recovered_wherever_it_is_cut(markup: str, arguments: Body) -> None:
     for at in range(len(markup)):
-        said = leaked("I read.\n", markup[:at], markup[at:])
-        ((_, name, found),) = calls(said)
-        assert (name, json.loads(found), texts(said), said["stop_reason"]) == (
+        message = leaked("I read.\n", markup[:at], markup[at:])
+        ((_, name, found),) = calls(message)
+        assert (name, json.loads(found), texts(message), message["stop_reason"]) == (
             "Read",
             arguments,
             "I read.\n",
@@ -599,8 +601,8 @@ def test_a_leaked_call_is_recovered_wherever_it_is_cut(markup: str, arguments: B
 )
 def test_an_incomplete_call_or_one_of_an_undeclared_tool_stays_text(words: str) -> None:
     for pieces in ((words,), tuple(words), words.splitlines(keepends=True)):
-        said = leaked(*pieces)
-        assert (texts(said), calls(said)) == (words, [])
+        message = leaked(*pieces)
+        assert (texts(message), calls(message)) == (words, [])
 
 
 @pytest.mark.parametrize("markup", ['[Called Read with args: {"path": "a"}]', INVOKE])
@@ -614,7 +616,7 @@ def recovered(*events: Any) -> list[Any]:
     _, make = RecoverCalls().forward(Conversation("m", (), tools=(ToolSpec("Read", "d", {}),)), Notes(), Facts())
     assert make is not None
     back = make(Notes(), BlockKeys())
-    return [told for event in events for told in back.feed((event,))]
+    return [filtered for event in events for filtered in back.feed((event,))]
 
 
 def test_a_text_block_begins_with_the_first_thing_in_it() -> None:
@@ -635,8 +637,8 @@ def test_a_text_block_begins_with_the_first_thing_in_it() -> None:
 
 def test_a_native_call_makes_leaked_ones_text() -> None:
     words = '[Called Read with args: {"path": "a"}]'
-    said = leaked(words, more=(call("t", "Read", stop=True),))
-    assert (texts(said), calls(said)) == (words, [("t", "Read", "{}")])
+    message = leaked(words, more=(call("t", "Read", stop=True),))
+    assert (texts(message), calls(message)) == (words, [("t", "Read", "{}")])
     after = parse_message_stream(
         client_stream(
             frames(call("t", "Read", stop=True), text(words), usage()),
@@ -694,8 +696,8 @@ def thinking(*pieces: str, more: tuple[tuple[str, Body], ...] = ()) -> tuple[str
     request = translate_to_kiro(
         anthropic_request(user("a"), thinking={"type": "enabled", "budget_tokens": 2000}, tools=TOOLS)
     )
-    said = parse_message_stream(client_stream(frames(*map(text, pieces), *more, usage()), request.plan))
-    return "".join(block["thinking"] for block in said["content"] if block["type"] == "thinking"), texts(said)
+    message = parse_message_stream(client_stream(frames(*map(text, pieces), *more, usage()), request.plan))
+    return "".join(block["thinking"] for block in message["content"] if block["type"] == "thinking"), texts(message)
 
 
 @pytest.mark.parametrize(
@@ -787,11 +789,11 @@ def test_content_that_only_text_can_have_ends_the_search_for_tags() -> None:
     asked = translate_to_kiro(anthropic_request(user("a"), thinking={"type": "enabled", "budget_tokens": 2000})).plan
     cited = CitationAdded(0, Opaque("anthropic", {}))
     for words in ("<thin", "<thinking>plan", "<thinking>plan</thinking>\n\n", "plain"):
-        told = ResponseFilters(asked, BlockKeys(1)).feed(
+        events = ResponseFilters(asked, BlockKeys(1)).feed(
             (Started("", ""), BlockStarted(0, Text("")), TextDelta(0, words), cited, BlockEnded(0))
         )
-        check((*told, Stopped(Stop(StopReason.END)), FINISHED))
-        assert cited in told
+        check((*events, Stopped(Stop(StopReason.END)), FINISHED))
+        assert cited in events
 
 
 def test_the_buffer_has_a_limit() -> None:
@@ -802,5 +804,5 @@ def test_the_buffer_has_a_limit() -> None:
 
 
 def test_a_parameter_that_is_no_json_is_text() -> None:
-    said = leaked('<invoke name="Read"><parameter name="n">three</parameter></invoke>')
-    assert json.loads(calls(said)[0][2]) == {"n": "three"}
+    message = leaked('<invoke name="Read"><parameter name="n">three</parameter></invoke>')
+    assert json.loads(calls(message)[0][2]) == {"n": "three"}

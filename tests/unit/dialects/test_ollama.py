@@ -29,8 +29,8 @@ END = '{"model":"m","message":{"role":"assistant","content":""},"done":true,"don
 
 
 def line(message: dict[str, Any], **more: Any) -> str:
-    told = {"model": "m", "created_at": "t", "message": {"role": "assistant", "content": "", **message}, "done": False}
-    return json.dumps({**told, **more}) + "\n"
+    body = {"model": "m", "created_at": "t", "message": {"role": "assistant", "content": "", **message}, "done": False}
+    return json.dumps({**body, **more}) + "\n"
 
 
 def call(name: str, arguments: Any, **more: Any) -> dict[str, Any]:
@@ -56,8 +56,8 @@ def asked_for(*messages: Message, **more: Any) -> Conversation:
 
 
 def test_a_request_streams_by_default() -> None:
-    for said, streams in (({}, True), ({"stream": None}, True), ({"stream": True}, True), ({"stream": False}, False)):
-        request = HttpRequest("POST", "/api/chat", body=jsonio.encode({"model": "m", "messages": [], **said}))
+    for fields, streams in (({}, True), ({"stream": None}, True), ({"stream": True}, True), ({"stream": False}, False)):
+        request = HttpRequest("POST", "/api/chat", body=jsonio.encode({"model": "m", "messages": [], **fields}))
         matched = OLLAMA.binding.match(request)
         assert matched is not None and matched.stream is streams
         assert jsonio.decode(OLLAMA.binding.wrap(matched).body)["stream"] is streams  # type: ignore[index,call-overload]
@@ -147,11 +147,11 @@ def test_the_arguments_keep_the_order_of_their_keys() -> None:
 
 
 def test_a_message_is_flat() -> None:
-    said = Message("assistant", (Text("one"), Reasoning("why", "ollama"), ToolCall("c", "go", "{}"), Text("two")))
+    message = Message("assistant", (Text("one"), Reasoning("why", "ollama"), ToolCall("c", "go", "{}"), Text("two")))
     result = Message(
         "user", (ToolResult("c", (Text("a"), Text("b"))), Text("x"), Media("image", "image/png", "base64", PIXEL))
     )
-    body, made = sent(asked_for(Message("user", (Text("q"),)), said, result))
+    body, made = sent(asked_for(Message("user", (Text("q"),)), message, result))
     assert body["messages"][1] == {
         "role": "assistant",
         "content": "one\ntwo",
@@ -182,8 +182,8 @@ def test_a_long_prompt_is_refused_and_not_cut() -> None:
 
 
 def test_a_client_of_the_same_dialect_decides_about_truncation() -> None:
-    for told, expected in (({}, None), ({"truncate": True}, True), ({"truncate": False}, False)):
-        made = plan(OLLAMA, OLLAMA, parsed(**told))
+    for fields, expected in (({}, None), ({"truncate": True}, True), ({"truncate": False}, False)):
+        made = plan(OLLAMA, OLLAMA, parsed(**fields))
         body: Any = jsonio.decode(made.request().body)
         assert body.get("truncate") is expected and not made.notes and made.verbatim
 
@@ -264,12 +264,12 @@ def test_an_error_in_mid_stream_is_a_failure() -> None:
         OLLAMA.codec.parse_reply(b'{"error":"unexpected EOF"}', EMPTY_REQUEST)
 
 
-@pytest.mark.parametrize("told", [call("go", "{}"), call("", {}), call("go", [1]), {"function": None}, {}])
-def test_a_call_that_cannot_be_read_is_the_upstreams_fault(told: dict[str, Any]) -> None:
-    assert isinstance(read(line({"tool_calls": [told]}), END)[-1], Failed)
+@pytest.mark.parametrize("bad_call", [call("go", "{}"), call("", {}), call("go", [1]), {"function": None}, {}])
+def test_a_call_that_cannot_be_read_is_the_upstreams_fault(bad_call: dict[str, Any]) -> None:
+    assert isinstance(read(line({"tool_calls": [bad_call]}), END)[-1], Failed)
     with pytest.raises(MissingField):
         OLLAMA.codec.decoder(EMPTY_REQUEST, fixed_environment()).feed(
-            Frame("", line({"tool_calls": [told]}).encode(), b"")
+            Frame("", line({"tool_calls": [bad_call]}).encode(), b"")
         )
 
 
@@ -295,12 +295,12 @@ def test_a_whole_reply_holds_all_of_its_message() -> None:
 
 
 def test_unknown_fields_round_trip_in_the_same_dialect() -> None:
-    told = [
+    sent_lines = [
         line({"content": "a", "x_image": "i"}, x_first=1),
         line({"content": "b"}, logprobs=[{"token": "b"}]),
         line({}, done=True, done_reason="new_word", x_last={"y": 2}, eval_count=3, total_duration=9),
     ]
-    events = read(*told)
+    events = read(*sent_lines)
     started = events[0]
     assert isinstance(started, Started) and isinstance(events[-1], Finished)
     encoder = OLLAMA.codec.encoder(EMPTY_REQUEST, fixed_environment())
@@ -323,13 +323,13 @@ def test_a_reply_of_another_service_is_written_as_lines() -> None:
         )
     )
     answer = ResponseTranslator(made, fixed_environment())
-    told = [json.loads(each) for each in (answer.feed(stream) + answer.close()).splitlines()]
-    assert [each["message"]["content"] for each in told] == ["x", "", ""]
-    assert told[1]["message"]["tool_calls"] == [
+    lines = [json.loads(each) for each in (answer.feed(stream) + answer.close()).splitlines()]
+    assert [each["message"]["content"] for each in lines] == ["x", "", ""]
+    assert lines[1]["message"]["tool_calls"] == [
         {"id": "c", "function": {"index": 0, "name": "go", "arguments": {"a": 1}}}
     ]
-    assert [each["done"] for each in told] == [False, False, True]
-    assert not OLLAMA.codec.stream_breaches([Frame("", json.dumps(each).encode(), b"") for each in told])
+    assert [each["done"] for each in lines] == [False, False, True]
+    assert not OLLAMA.codec.stream_breaches([Frame("", json.dumps(each).encode(), b"") for each in lines])
 
 
 def test_a_whole_reply_is_written_in_other_dialects() -> None:
@@ -337,8 +337,8 @@ def test_a_whole_reply_is_written_in_other_dialects() -> None:
     body = line(
         {"content": "x", "tool_calls": [call("go", {"a": 1})]}, done=True, done_reason="stop", prompt_eval_count=4
     )
-    told, notes = translate_whole_reply(made, body.encode(), fixed_environment())
-    reply: Any = jsonio.decode(told)
+    translated, notes = translate_whole_reply(made, body.encode(), fixed_environment())
+    reply: Any = jsonio.decode(translated)
     assert (reply["stop_reason"], reply["usage"]["input_tokens"]) == ("tool_use", 4)
     assert reply["content"][1]["input"] == {"a": 1} and "ids.minted" in [note.rule for note in notes]
 

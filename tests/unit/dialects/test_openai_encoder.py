@@ -131,12 +131,12 @@ def test_the_reasoning_field_is_a_setting() -> None:
 
 
 def test_an_encoded_stream_is_decoded_unchanged() -> None:
-    said, heard = assemble_reply(PARALLEL), assemble_reply(read(write(PARALLEL, WITH_USAGE)))
-    assert heard.choices[0].blocks == (
+    original, decoded = assemble_reply(PARALLEL), assemble_reply(read(write(PARALLEL, WITH_USAGE)))
+    assert decoded.choices[0].blocks == (
         Reasoning("think", "openai", Signature("openai", "sig")),
-        *said.choices[0].blocks[1:],
+        *original.choices[0].blocks[1:],
     )
-    assert (heard.usage, heard.choices[0].stop) == (said.usage, said.choices[0].stop)
+    assert (decoded.usage, decoded.choices[0].stop) == (original.usage, original.choices[0].stop)
 
 
 def test_an_encoded_stream_breaks_no_rule() -> None:

@@ -114,8 +114,8 @@ STATUS = {
 
 @pytest.mark.parametrize("kind", get_args(ErrorKind))
 def test_every_error_kind_is_written_and_read_back(kind: Any) -> None:
-    said = Fault(kind, "because", 502, 3.2, "messages[1]")
-    answer = BINDING.error_response(said, CODEC.render_fault(said))
+    fault = Fault(kind, "because", 502, 3.2, "messages[1]")
+    answer = BINDING.error_response(fault, CODEC.render_fault(fault))
     assert answer.status == (502 if kind == "server" else STATUS[kind])
     assert answer.header("retry-after") == "4"
     body = json.loads(answer.body)

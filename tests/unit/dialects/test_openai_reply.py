@@ -136,8 +136,8 @@ REPLIES = [
 @pytest.mark.parametrize("reply", REPLIES, ids=range(len(REPLIES)))
 def test_a_representable_reply_is_read_as_written(reply: Reply) -> None:
     extra = reply.extra.fields if reply.extra is not None else {}
-    told = Extra("openai", {**extra, "created": ENVIRONMENT.now()}, frozenset({"created"}))
-    assert parse(render(reply)) == structs.replace(reply, extra=told)
+    expected = Extra("openai", {**extra, "created": ENVIRONMENT.now()}, frozenset({"created"}))
+    assert parse(render(reply)) == structs.replace(reply, extra=expected)
 
 
 @pytest.mark.parametrize(
@@ -230,8 +230,8 @@ def test_chat_only_fields_survive_a_round_trip() -> None:
     reply = parse(with_choice(message=message))
     block = reply.choices[0].blocks[-1]
     assert isinstance(block, Opaque) and set(block.data) == {"audio"}  # type: ignore[arg-type]
-    told = render(reply)["choices"][0]["message"]
-    assert (told["audio"], told["annotations"]) == ({"id": "a"}, [{"type": "url_citation"}])
+    rendered_message = render(reply)["choices"][0]["message"]
+    assert (rendered_message["audio"], rendered_message["annotations"]) == ({"id": "a"}, [{"type": "url_citation"}])
 
 
 @pytest.mark.parametrize(
@@ -280,8 +280,8 @@ def test_a_wrong_type_anywhere_blames_the_upstream_or_is_understood(place: tuple
 
 def test_a_reply_keeps_its_creation_time() -> None:
     body = json.dumps({**FULL, "created": 1_700_000_123})
-    told: Any = dragoman.translate_reply(body, source="openai", target="openai").body
-    assert told["created"] == 1_700_000_123
+    translated: Any = dragoman.translate_reply(body, source="openai", target="openai").body
+    assert translated["created"] == 1_700_000_123
 
 
 @pytest.mark.parametrize(

@@ -154,10 +154,10 @@ def test_rows_49_and_50_every_item_of_codex_is_sent_or_noted_in_other_dialects(n
     gone = {f"input[{index}]" for index in (13, 14, 15, 16, 19)} | {f"tools[{index}]" for index in range(3)}
     assert gone <= noted
     assert "later" in {tool.name for tool in made.translated.tools if isinstance(tool, ToolSpec)}  # all that [17] says
-    said = [block for message in made.translated.messages for block in message.blocks]
-    calls = {block.name for block in said if isinstance(block, ToolCall)}
+    translated_blocks = [block for message in made.translated.messages for block in message.blocks]
+    calls = {block.name for block in translated_blocks if isinstance(block, ToolCall)}
     assert {"apply_patch", "local_shell", "agents__spawn", "exec_command"} <= calls
-    assert any("found it" in block.text for block in said if isinstance(block, Text))
+    assert any("found it" in block.text for block in translated_blocks if isinstance(block, Text))
 
 
 def test_encrypted_reasoning_is_a_signature_of_this_family() -> None:
@@ -285,8 +285,8 @@ def test_an_empty_message_is_kept(role: str) -> None:
 
 
 def test_annotations_survive_a_round_trip_for_every_role() -> None:
-    said = {"type": "input_text", "text": "x", "annotations": [{"type": "new"}]}
-    items = [{"type": "message", "role": role, "content": [said]} for role in ("system", "user")]
+    part = {"type": "input_text", "text": "x", "annotations": [{"type": "new"}]}
+    items = [{"type": "message", "role": role, "content": [part]} for role in ("system", "user")]
     assert home(items)["input"] == items
 
 
@@ -308,8 +308,8 @@ def test_a_name_too_long_with_its_namespace_gets_one_alias_and_is_restored() -> 
         BlockEnded(0),
         Stopped(Stop(StopReason.TOOL)),
     )
-    told = ResponseFilters(made).feed((*started, FINISHED))
-    output: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(told), asked, fixed_environment()))
+    events = ResponseFilters(made).feed((*started, FINISHED))
+    output: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), asked, fixed_environment()))
     [item] = output["output"]
     assert (item["namespace"], item["name"]) == ("space", "n" * 60)
 
@@ -498,8 +498,8 @@ def test_row_48_a_custom_tool_is_offered_everywhere_and_its_call_is_free_text_ag
     [call] = [block for message in made.translated.messages for block in message.blocks if isinstance(block, ToolCall)]
     assert jsonio.decode(call.arguments) == {"input": "*** Begin\n"}
     answered = (BlockStarted(0, ToolCall("c2", "apply_patch")), ArgumentsDelta(0, '{"input":"*** End"}'), BlockEnded(0))
-    told = ResponseFilters(made).feed((Started("x", "m"), *answered, Stopped(Stop(StopReason.TOOL)), FINISHED))
-    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(told), asked, fixed_environment()))
+    events = ResponseFilters(made).feed((Started("x", "m"), *answered, Stopped(Stop(StopReason.TOOL)), FINISHED))
+    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), asked, fixed_environment()))
     [item] = reply["output"]
     assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "apply_patch", "*** End")
 
@@ -584,13 +584,13 @@ def test_a_tool_whose_name_looks_like_that_of_another_in_its_namespace_is_not_mi
     assert called == [offered[1], "a__b"]
     if name == "responses":
         assert home(MET, tools=APART)["tools"] == APART and home(MET, tools=APART)["input"] == MET
-    told: list[tuple[str, str | None]] = []
+    names: list[tuple[str, str | None]] = []
     for whole in offered:
         answer = (BlockStarted(0, ToolCall("c9", whole)), ArgumentsDelta(0, "{}"), BlockEnded(0))
         events = ResponseFilters(made).feed((Started("x", "m"), *answer, Stopped(Stop(StopReason.TOOL)), FINISHED))
         reply: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), asked, fixed_environment()))
-        told.append((reply["output"][0]["name"], reply["output"][0].get("namespace")))
-    assert told == [("a__b", None), ("b", "a"), ("_b", "a")]
+        names.append((reply["output"][0]["name"], reply["output"][0].get("namespace")))
+    assert names == [("a__b", None), ("b", "a"), ("_b", "a")]
 
 
 def test_a_choice_among_names_that_meet_is_of_the_one_it_names() -> None:
@@ -656,10 +656,10 @@ def test_no_tool_in_a_namespace_is_renamed_for_responses_and_the_choice_names_it
     made = dragoman.translate_request({"model": "m", **body}, source="responses", target="responses")
     assert {field: made.body.get(field) for field in body} == body
     assert not made.notes
-    said = {"type": "function_call", "call_id": "c2", "name": name, "arguments": "{}", "namespace": namespace}
-    reply = {"id": "resp_1", "object": "response", "model": "m", "status": "completed", "output": [said]}
-    told = dragoman.translate_reply(reply, source="responses", target="responses", request=made)
-    assert [told.body["output"][0][field] for field in ("name", "namespace")] == [name, namespace]
+    output_item = {"type": "function_call", "call_id": "c2", "name": name, "arguments": "{}", "namespace": namespace}
+    reply = {"id": "resp_1", "object": "response", "model": "m", "status": "completed", "output": [output_item]}
+    translated = dragoman.translate_reply(reply, source="responses", target="responses", request=made)
+    assert [translated.body["output"][0][field] for field in ("name", "namespace")] == [name, namespace]
 
 
 def test_a_tool_whose_name_is_not_legal_in_its_namespace_either_is_renamed_and_the_choice_with_it() -> None:

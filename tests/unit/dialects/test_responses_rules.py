@@ -221,8 +221,8 @@ def test_a_refusal_survives_a_round_trip(status: int, error: dict[str, Any], kin
     assert fault.kind == kind
     again = RESPONSES.binding.error_response(fault, RESPONSES.codec.render_fault(fault))
     assert again.status == status
-    told: Any = jsonio.decode(again.body)
-    assert told["error"]["message"] == "x" and told["error"].keys() == {"message", "type", "param", "code"}
+    error_body: Any = jsonio.decode(again.body)
+    assert error_body["error"]["message"] == "x" and error_body["error"].keys() == {"message", "type", "param", "code"}
 
 
 @pytest.mark.parametrize("body", [b"", b"<html><b>Bad</b></html>", b"[1]", b'{"error": 5}', b'{"detail": "no"}'])
