@@ -1,4 +1,4 @@
-"""What the Kiro tests share: asking in a client's dialect, answering with real frames, looking at what came out."""
+"""Helpers of the Kiro tests: translate client requests, build response frames, and read the results."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def rules(translated: Translated) -> list[str]:
     return [note.rule for note in translated.notes]
 
 
-# --- answers
+# --- response streams
 
 EventData = tuple[str, Any]
 
@@ -122,7 +122,7 @@ def exception(kind: str, **body: Any) -> bytes:
 
 
 def decode_stream(data: bytes, asked: Conversation | None = None, **settings: Any) -> Events:
-    """The events of a stream. Raises what its last one failed with."""
+    """Return the events of a stream. Raises the fault of its last event, if any."""
     codec = KiroCodec(**settings)
     decoder = codec.decoder(asked or Conversation(MODEL, ()), fixed_environment())
     cutter = EventStreamDecoder()

@@ -1,4 +1,4 @@
-"""Events to Anthropic streams, judged by the dialect's own rules and by the official client."""
+"""Events to Anthropic streams, checked by the dialect's rules and by the official client."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def decoded(data: bytes) -> Events:
 
 
 def final_message(data: bytes) -> Any:
-    """What the official client makes of a stream, cut into small pieces."""
+    """Return the message that the official client reads from a stream in small pieces."""
 
     def pieces() -> Iterator[bytes]:
         for at in range(0, len(data), 13):
@@ -259,12 +259,12 @@ def test_content_that_filters_should_have_removed_is_a_misuse(event: Event) -> N
 
 
 @pytest.mark.parametrize("signature", [Signature("openai", "x", "encrypted"), Signature("google", "x")])
-def test_a_seal_without_a_place_is_a_misuse(signature: Signature) -> None:
+def test_a_signature_without_a_block_is_a_misuse(signature: Signature) -> None:
     with pytest.raises(LocalMisuse):
         encode(STARTED, BlockStarted(0, ToolCall("a", "f")), SignatureAdded(0, signature))
 
 
-# --- frames that pass as they came
+# --- frames that pass unchanged
 
 
 def forwarded(data: bytes, drop: int | None = None, change: bool = False) -> bytes:

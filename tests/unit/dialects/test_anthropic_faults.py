@@ -269,7 +269,7 @@ def test_counts() -> None:
             COUNTS.parse_count(body)
 
 
-# --- a tool that the client runs reaches every target, whatever its type and shape
+# --- a tool that the client runs of any type and shape reaches every target
 
 TARGETS = ("openai", "responses", "bedrock", "gemini", "kiro")
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}

@@ -153,7 +153,7 @@ def test_reading_leaves_the_body_untouched() -> None:
     assert body == FULL
 
 
-def test_one_plain_text_is_spelt_as_a_string() -> None:
+def test_one_plain_text_is_written_as_a_string() -> None:
     body = written(
         ask(
             {"role": "user", "content": [{"type": "text", "text": "hi"}]},
@@ -221,7 +221,7 @@ def test_unknown_forms_round_trip_whole(kept: dict[str, Any]) -> None:
     assert written(read({"model": "m", **body})) == body
 
 
-# --- what is read
+# --- reading
 
 
 def test_every_field_has_its_canonical_place() -> None:
@@ -331,7 +331,7 @@ def test_a_missing_limit_is_read_as_none() -> None:
     assert ask({"role": "user", "content": "x"}, max_tokens=0).max_tokens == 0
 
 
-def test_an_unsigned_thinking_block_has_no_seal() -> None:
+def test_an_unsigned_thinking_block_has_no_signature() -> None:
     for block in ({"thinking": "t"}, {"thinking": "t", "signature": ""}, {"thinking": "t", "signature": None}):
         got = ask({"role": "assistant", "content": [{"type": "thinking", **block}]}).messages[0].blocks[0]
         assert got == Reasoning("t", "anthropic")
@@ -388,7 +388,7 @@ def test_lone_surrogates_and_huge_integers_survive() -> None:
         ({"content": [75, True, 1.5]}, ("75", "true", "1.5")),
     ],
 )
-def test_a_result_is_read_whatever_its_shape(fields: dict[str, Any], expected: tuple[str, ...]) -> None:
+def test_a_result_of_any_shape_is_read(fields: dict[str, Any], expected: tuple[str, ...]) -> None:
     for message in ({"role": "Tool", "tool_use_id": "t1", **fields}, _result_in_user(fields)):
         (block,) = ask({"role": "user", "content": "x"}, message).messages[1].blocks
         assert isinstance(block, ToolResult)
@@ -429,7 +429,7 @@ def test_the_id_of_a_result_is_the_first_that_is_set(ids: dict[str, Any], expect
         ({"status": "error", "is_error": False}, True, {}),
     ],
 )
-def test_status_words(fields: dict[str, Any], error: bool, kept: dict[str, Any]) -> None:
+def test_the_status_of_a_result_sets_is_error(fields: dict[str, Any], error: bool, kept: dict[str, Any]) -> None:
     (block,) = ask(_result_in_user(fields)).messages[0].blocks
     assert isinstance(block, ToolResult)
     assert block.is_error is error
@@ -499,7 +499,7 @@ def test_a_result_and_the_message_after_it_are_one_turn() -> None:
     assert got.messages == (Message("user", (ToolResult("a", (Text("x"),)), Text("y"))),)
 
 
-# --- what is refused
+# --- refused requests
 
 
 @pytest.mark.parametrize(

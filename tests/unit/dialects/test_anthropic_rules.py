@@ -1,4 +1,4 @@
-"""The lint of the service's rules, and the filters that keep to them."""
+"""The checks of the service's rules, and the filters that make requests follow them."""
 
 from __future__ import annotations
 
@@ -378,7 +378,7 @@ def test_only_the_first_message_of_a_tool_loop_must_start_with_thinking() -> Non
 
 
 def test_thinking_that_one_loop_turned_off_stays_off() -> None:
-    """On, off and on again would make the service forget what it has cached of the messages."""
+    """Switching thinking on and off would invalidate the service's cache of the messages."""
     without = (Message("assistant", (CALL,)), RESULT)
     later_turns = (Message("assistant", (Text("done"),)), USER)
     for history in (

@@ -1,4 +1,4 @@
-"""Anthropic streams to events, and whole replies both ways."""
+"""Anthropic streams to events, and whole replies in both directions."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def after_start(*frames: dict[str, Any]) -> Events:
     return decode(START, *frames)[1:]
 
 
-# --- what frames mean
+# --- frames and their events
 
 
 def test_a_rich_stream_is_decoded_into_its_events() -> None:
@@ -236,7 +236,7 @@ def test_signatures_of_two_open_blocks_do_not_mix() -> None:
     )
 
 
-def test_signed_thinking_without_text_keeps_its_seal() -> None:
+def test_signed_thinking_without_text_keeps_its_signature() -> None:
     events = after_start(begin(0, type="thinking", thinking=""), delta(0, "signature_delta", signature="s"), end(0))
     assert events == (
         BlockStarted(0, Reasoning("", "anthropic")),

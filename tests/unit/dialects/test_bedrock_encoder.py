@@ -1,4 +1,4 @@
-"""What a Converse client gets: streams and whole replies, in the form that the service sends."""
+"""Streams and whole replies for Converse clients, in the form that the service sends."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_an_encoded_stream_breaks_no_rule(events: Events) -> None:
     encoder = DIALECT.codec.encoder(NOBODY, SYSTEM_ENVIRONMENT)
     data = b"".join(DIALECT.binding.encode_frame(payload) for payload in encoder.feed(fitted))
     found = DIALECT.codec.stream_breaches(list(EventStreamDecoder().feed(data)))
-    # Arguments that began as an object and are none pass a stream as they came (docs/decisions/content.md#d3); a failed
+    # Arguments that began as an object and are none pass a stream unchanged (docs/decisions/content.md#d3); a failed
     # stream leaves blocks open.
     assert [breach for breach in found if not breach.rule.endswith((".input_json", ".input_cut"))] == []
 
@@ -263,7 +263,7 @@ def test_a_reply_of_another_dialect_is_written_as_the_service_would() -> None:
         ({"type": "tool_use", "name": "q"}, "output.message.content[0].toolUseId"),
     ],
 )
-def test_a_call_without_id_or_name_is_the_upstreams_mistake(block: Any, field: str) -> None:
+def test_a_call_without_id_or_name_is_an_upstream_violation(block: Any, field: str) -> None:
     body = {"output": {"message": {"content": [block]}}, "stopReason": "tool_use"}
     with pytest.raises(MissingField) as missing:
         DIALECT.codec.parse_reply(json.dumps(body).encode(), REQUEST)

@@ -1,4 +1,4 @@
-"""Errors of the service, in a person's words, and ours in the service's."""
+"""Bedrock errors: reading those of the service, and writing ours in its form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests of other dialects become on their way to Bedrock, each change with its note."""
+"""Requests of other dialects translated to Bedrock: every change has its note."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_an_illegal_id_gets_one_alias_on_call_and_result(id_: str) -> None:
     assert "ids.renamed" in rules
 
 
-def test_long_ids_that_begin_alike_stay_apart() -> None:
+def test_long_ids_with_the_same_prefix_stay_distinct() -> None:
     one, _ = from_openai(_called("i" * 80 + "1" * 10))
     other, _ = from_openai(_called("i" * 80 + "2" * 10))
     assert one["messages"][1] != other["messages"][1]
@@ -180,7 +180,7 @@ VENDORS = (
 
 @pytest.mark.parametrize("model", [None, *VENDORS])
 def test_l12_every_vendor_takes_the_status_of_a_result(model: str | None) -> None:
-    """Recorded requests with `toolResult.status` were answered by Nova, Llama 4, Pixtral and Kimi."""
+    """Recorded requests with `toolResult.status` were accepted by Nova, Llama 4, Pixtral and Kimi."""
     failed = {"type": "tool_result", "tool_use_id": "a", "content": "boom", "is_error": True}
     history = [
         {"role": "user", "content": "go"},
@@ -381,7 +381,7 @@ def test_no_tool_is_forced_with_thinking() -> None:
 # --- from other dialects: media
 
 
-def test_images_go_inside_results() -> None:
+def test_images_are_sent_inside_results() -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
     history = [
         {"role": "user", "content": "go"},

@@ -1,4 +1,4 @@
-"""Converse requests, both directions, and what other dialects' requests become."""
+"""Converse requests, both directions, and translations from other dialects."""
 
 from __future__ import annotations
 
@@ -434,7 +434,7 @@ def test_a_message_may_be_a_text_and_so_may_a_result() -> None:
     assert asked.messages[1].blocks == (ToolResult("t", (Text("ok"),)),)
 
 
-def test_bytes_that_are_no_text_survive_as_a_seal() -> None:
+def test_bytes_that_are_no_text_round_trip_as_a_signature() -> None:
     (block,) = content({"reasoningContent": {"redactedContent": "/w=="}})
     assert isinstance(block, Reasoning)
     assert rendered(Conversation(CLAUDE, (Message("assistant", (block,)),)))["messages"][0]["content"][0] == {

@@ -1,4 +1,4 @@
-"""Every rule of the service (facts 1.2 and 1.4): a request that breaks it is named, and refused by the simulator."""
+"""Every rule of the service (facts 1.2 and 1.4): a request that breaks it is reported, and refused by the simulator."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def asked(**more: Any) -> Any:
 
 
 def calling(*messages: Any) -> Any:
-    """A question, and what follows it where a tool is offered."""
+    """Return a request with a user message, these messages after it, and a tool."""
     return asking(user(text_block()), *messages, **CONFIG)
 
 
@@ -123,7 +123,7 @@ def test_a_good_request_breaks_nothing(name: str) -> None:
     assert DIALECT.codec.breaches(ApiRequest("generate", model, False, body)) == []
 
 
-# The rule, the service's words, the request, and the model, if its vendor matters.
+# The rule, a part of the service's message, the request, and the model, if its vendor matters.
 BAD: list[tuple[Any, ...]] = [
     ("messages.first", "must start with a user message", asking(assistant(text_block()), user(text_block()))),
     ("messages.alternate", "must alternate between user and assistant", asking(user(text_block()), user(text_block()))),
@@ -252,7 +252,7 @@ def service() -> Iterator[Simulator]:
     ("rule", "words", "body", "model"),
     [pytest.param(*(*case, CLAUDE)[:4], id=f"{number}-{case[0]}") for number, case in enumerate(BAD)],
 )
-def test_a_request_that_breaks_a_rule_is_refused_in_the_services_words(
+def test_a_request_that_breaks_a_rule_is_refused_with_the_services_message(
     service: Simulator, rule: str, words: str, body: Any, model: str
 ) -> None:
     found = DIALECT.codec.breaches(ApiRequest("generate", model, False, body))

@@ -1,4 +1,4 @@
-"""boto3 and botocore, unmodified, against what we say: requests that their validator takes, streams that they read."""
+"""boto3 and botocore, unmodified: their validator accepts our requests, and they read our streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ConverseStream as it comes: the sequences that were recorded (facts 1.3), and every way in which it can go wrong."""
+"""ConverseStream decoding: the recorded sequences (facts 1.3), and every kind of broken stream."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_metadata_that_comes_early_does_not_end_the_stream() -> None:
     assert kinds(data) == ["Started", "UsageReported", "BlockStarted", "TextDelta", "BlockEnded", "Stopped", "Finished"]
 
 
-def test_reasoning_is_sealed_at_its_end_by_all_pieces_of_its_signature() -> None:
+def test_reasoning_ends_with_the_joined_pieces_of_its_signature() -> None:
     thought = [delta(0, reasoningContent={"text": "Hm"}), delta(0, reasoningContent={"signature": "si"})]
     data = stream(
         START, thought, delta(0, reasoningContent={"signature": "gn"}), end(0), text(1, "x"), stop("end_turn")

@@ -1,4 +1,4 @@
-"""Answers of generateContent: whole, streamed, refused; both directions."""
+"""Replies of generateContent: whole, streamed, refused; both directions."""
 
 from __future__ import annotations
 
@@ -432,7 +432,7 @@ def test_the_prompt_of_server_tools_is_input_everywhere_and_no_loss() -> None:
 
 
 def test_arguments_in_pieces_make_one_whole_call() -> None:
-    """Vertex AI streams arguments by JSON paths; a string goes on where the last piece of it ended."""
+    """Vertex AI streams arguments by JSON paths; each piece of a string continues the last one."""
 
     def piece(*partial: dict[str, Any], **call: Any) -> dict[str, Any]:
         own = {"partialArgs": [*partial], **call} if partial else call

@@ -120,7 +120,7 @@ def test_a_body_round_trips_with_every_known_and_unknown_field() -> None:
 
 
 def snake(value: Any) -> Any:
-    """The names of the protocol as protobuf's own; what people named stays."""
+    """Protocol names in the spelling of protobuf are read; names that users chose are unchanged."""
     kept = {"args", "response", "properties", "labels", "parametersJsonSchema"}
     if isinstance(value, list):
         return [snake(each) for each in value]

@@ -1,4 +1,4 @@
-"""The lint of the service's rules, and the filters that keep to them."""
+"""The checks of the service's rules, and the filters that make requests follow them."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_thoughts_of_the_same_family_are_sent_and_others_are_not() -> None:
     assert rules(made) == ["foreign.reasoning"]
 
 
-# --- a structured result that goes from Gemini through another dialect comes back structured
+# --- a structured result that goes from Gemini through another dialect stays structured
 
 MODEL = "claude-sonnet-4.5"
 OTHERS = [name for name in registry.names() if name != "gemini"]
@@ -301,14 +301,14 @@ class Plainly:
 
 
 @given(st.lists(st.tuples(st.booleans(), IDS, TOOL_NAMES), max_size=30))
-def test_a_result_answers_the_first_call_that_waits(items: list[tuple[bool, str, str]]) -> None:
+def test_a_result_belongs_to_the_first_call_without_one(items: list[tuple[bool, str, str]]) -> None:
     pairs, plainly = ToolCallIds("call_gemini_"), Plainly()
     for is_call, call_id, name in items:
         if is_call:
             plainly.called(pairs.add_call(call_id, name), name)
             continue
         answered, expected = pairs.match_result(call_id, name), plainly.answered(call_id, name)
-        assert answered == expected or not expected  # with neither an id nor a call, one is made
+        assert answered == expected or not expected  # without an id and a call, an id is generated
 
 
 def reversed_by_id(count: int) -> Work:

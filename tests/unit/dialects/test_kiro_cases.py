@@ -92,7 +92,7 @@ def test_case_06_an_error_with_an_object() -> None:
     assert results(request) == [{"toolUseId": "t", "content": [{"text": '{"code":7}'}], "status": "error"}]
 
 
-def test_case_07_only_one_of_two_calls_is_answered() -> None:
+def test_case_07_only_one_of_two_calls_has_a_result() -> None:
     request = translate_to_kiro(
         anthropic_request(user("a"), assistant([use("t1"), use("t2")]), user([result("t2", "two")]), tools=[WEATHER])
     )
@@ -190,7 +190,7 @@ def test_case_14_long_and_empty_descriptions() -> None:
     assert tools(request)["b"]["description"] == "b"
 
 
-def test_case_15_keywords_go_and_properties_of_the_same_names_stay() -> None:
+def test_case_15_keywords_are_removed_and_properties_of_the_same_names_stay() -> None:
     given = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",
@@ -213,7 +213,7 @@ def test_case_16_unions_at_the_root() -> None:
     ("arguments", "expected"),
     [('{"p":1}', {"p": 1}), (None, {}), ([1], {"raw_arguments": "[1]"}), ("{", {"raw_arguments": '"{"'})],
 )
-def test_case_17_input_is_an_object_whatever_it_was(arguments: Any, expected: Any) -> None:
+def test_case_17_input_of_any_type_becomes_an_object(arguments: Any, expected: Any) -> None:
     called = {**use("t"), "input": arguments}
     request = translate_to_kiro(anthropic_request(user("a"), assistant([called]), user([result("t")]), tools=[WEATHER]))
     assert state(request)["history"][1]["assistantResponseMessage"]["toolUses"][0]["input"] == expected
@@ -337,7 +337,7 @@ def test_case_25_an_exception_inside_a_200() -> None:
     assert all(each["choices"][0].get("finish_reason") is None for each in chat[:-1])
 
 
-# --- Mission document 002: its own examples, word for word, and its streams chunk by chunk
+# --- Mission document 002: its examples, verbatim, and its streams chunk by chunk
 
 ARN = "arn:aws:codewhisperer:us-east-1:123456789012:profile/ABCDEFGHIJKL"
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -430,7 +430,7 @@ def test_history_never_ends_with_a_user_turn(turns: int) -> None:
     )
 
 
-# --- answers, chunk by chunk
+# --- response streams, chunk by chunk
 
 
 def test_the_first_content_chunk_gives_its_three_events_at_once_and_the_next_one() -> None:

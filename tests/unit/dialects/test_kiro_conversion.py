@@ -1,4 +1,4 @@
-"""Mission document 002: its tables, its four common problems, its token figures."""
+"""Mission document 002: its tables, its four common problems, its token counts."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_common_problem_1_improperly_formed_request(schema: Any) -> None:
     ],
 )
 def test_common_problem_2_json_serialization_error_for_raw_message(fragments: tuple[str, ...], arguments: Any) -> None:
-    """In a whole reply, input that is no JSON is wrapped, and none at all is an empty object."""
+    """In a whole reply, input that is no JSON is wrapped, and empty input is an empty object."""
     stream = frames(*[call(input=each) for each in fragments], call(stop=True), usage())
     reply = dragoman.translate_reply(stream, source="kiro", target="anthropic").body
     assert reply["content"] == [{"type": "tool_use", "id": "t1", "name": "get_weather", "input": arguments}]
@@ -116,7 +116,7 @@ def test_common_problem_4_dropped_events() -> None:
     assert calls(message) == [("t1", "get_weather", '{"path":"file.js"}')]
 
 
-# --- the answer
+# --- the reply
 
 
 def test_message_start_has_an_estimate_and_message_delta_the_figure() -> None:

@@ -1,4 +1,4 @@
-"""Kiro errors: the table of error bodies, by both wire protocols, and their way to clients."""
+"""Kiro errors: the table of error bodies, by both wire protocols, and their translation for clients."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_an_expired_conversation_is_no_expired_token() -> None:
 
 
 @pytest.mark.parametrize("kind", get_args(ErrorKind))
-def test_a_kiro_client_gets_every_kind_back_as_it_was(kind: ErrorKind) -> None:
+def test_every_kind_of_fault_round_trips_for_a_kiro_client(kind: ErrorKind) -> None:
     fault = Fault(kind, "why", 500, 2.5)
     response = BINDING.error_response(fault, CODEC.render_fault(fault))
     assert response.header("retry-after") == "3"
@@ -152,7 +152,7 @@ def test_the_services_reason_is_repeated_in_the_same_dialect() -> None:
     assert json.loads(CODEC.render_fault(fault))["reason"] == "MODEL_TEMPORARILY_UNAVAILABLE"
 
 
-# --- what Kiro's streams leave open, figures that are none, and text that only begins as a call does
+# --- incomplete streams, invalid token counts, and text that only starts like a call
 
 CLIENTS = [name for name in registry.names() if name != "kiro"]
 NAMES = ("edit", "read")
@@ -389,7 +389,7 @@ def test_s4_the_tools_of_a_request_share_one_limit_and_a_note_names_the_tool() -
 
 
 def test_s4_a_recursive_schema_keeps_its_first_levels() -> None:
-    """A tree whose nodes hold every other kind of node, as document editors have: it is usable, and bounded."""
+    """A recursive schema of many node types, as document editors have, stays usable and bounded."""
     cleaned, removed = clean_schema(mutual(12))
     first = cleaned["properties"]
     assert isinstance(first, dict) and isinstance(first["root"], dict) and isinstance(first["root"]["properties"], dict)

@@ -266,7 +266,7 @@ def test_a_tool_that_is_nested_too_deeply_counts_nothing() -> None:
         schema = schema["not"]
 
 
-def test_system_messages_count_and_stay_when_exchanges_go() -> None:
+def test_system_messages_count_and_stay_when_exchanges_are_removed() -> None:
     system = Message("system", (Text("word " * 80_000),))  # 100,000 tokens
     late = (Message("user", (Text("q"),)), system, *MANY, Message("user", (Text("now"),)))
     fitted, _ = FitSize(200_000, "trim", None, False).forward(Conversation("claude-sonnet-4.5", late), Notes(), Facts())

@@ -1,4 +1,4 @@
-"""What the Kiro dialect changes in a request beside its turns: tools, schemas, images, thinking, characters."""
+"""Changes of the Kiro dialect to tools, schemas, images, thinking and characters."""
 
 from __future__ import annotations
 

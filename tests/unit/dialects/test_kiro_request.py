@@ -186,7 +186,7 @@ def test_values_that_break_the_dialect_are_named(place: str, value: Any, at: str
         read(with_value(body(), tuple(place.split(".")), value))
 
 
-def test_errors_are_ours_whatever_a_field_holds() -> None:
+def test_any_field_value_raises_only_our_errors() -> None:
     for path in body_paths(body()):
         for wrong in WRONG_VALUES:
             with suppress(DragomanError):
@@ -338,7 +338,7 @@ def test_a_good_request_breaks_nothing() -> None:
 
 
 NUMBERS = {rule.number for rule in GRADED_RULES.values()}
-ONLY_SIMULATED = {"38-many and large", "40-half a signature"}  # by what a body alone does not show
+ONLY_SIMULATED = {"38-many and large", "40-half a signature"}  # the body alone does not show them
 SHOWN = [
     case
     for case in REFUSED

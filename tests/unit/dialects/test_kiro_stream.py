@@ -477,7 +477,7 @@ def test_blocks_that_start_with_content_are_written() -> None:
     ]
 
 
-def test_blocks_that_are_open_side_by_side_go_out_one_after_the_other() -> None:
+def test_blocks_that_are_open_at_once_are_written_one_after_the_other() -> None:
     frames_written = written(
         BlockStarted(0, ToolCall("a", "f")),
         BlockStarted(1, Text("")),
@@ -649,7 +649,7 @@ def test_a_native_call_makes_leaked_ones_text() -> None:
 
 
 def leaking(piece: str, count: int, *, start: str = "", end: str = "") -> list[Any]:
-    """An answer in which a piece comes again and again."""
+    """Return a stream that repeats one piece many times."""
     deltas = [TextDelta(0, part) for part in (start, *(piece for _ in range(count)), end) if part]
     return [BlockStarted(0, Text("")), *deltas, BlockEnded(0), Stopped(Stop(StopReason.END))]
 
@@ -739,7 +739,7 @@ def test_the_client_sees_its_own_name_for_the_model() -> None:
     assert '"model":"claude-sonnet-4-5-20250929"' in client_stream(frames(text("a"), usage()), request.plan).decode()
 
 
-def test_errors_are_ours_whatever_the_field_holds() -> None:
+def test_any_value_of_the_field_raises_only_our_errors() -> None:
     kinds = [
         "assistantResponseEvent",
         "reasoningContentEvent",

@@ -288,7 +288,7 @@ def test_a_result_of_media_alone_waits_for_the_filter_that_lifts_it() -> None:
     assert noted == []
 
 
-def test_history_gives_a_result_without_text_the_same_words() -> None:
+def test_history_gives_a_result_without_text_the_same_text() -> None:
     notes = Notes()
     conversation, _ = BuildHistory().forward(
         Conversation("m", (Message("user", (result(), Text("go"))),)), notes, Facts()
@@ -359,7 +359,7 @@ def test_a_kiro_clients_result_needs_an_id(call_id: Any) -> None:
 
 
 def test_kiro_translation_complete_tool_flow() -> None:
-    """OpenAI → Kiro → OpenAI: a call is made, its result goes back, and every word arrives."""
+    """OpenAI → Kiro → OpenAI: the call and its result arrive complete."""
     function = {"name": "get_weather", "description": "Tell it.", "parameters": {"type": "object", "properties": {}}}
     body: Body = {"model": "claude-sonnet-4.5", "tools": [{"type": "function", "function": function}]}
     first = translate_to_kiro({**body, "messages": [user("weather?")]}, "openai")

@@ -1,4 +1,4 @@
-"""What services with flat messages and lossy tools share: references, schemas, pairs, media types."""
+"""Helpers for services with flat messages: schema references, call ids, media types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes that real services take are read, each as what it means."""
+"""Unusual request shapes that real services accept are read with their meaning."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ def test_l11_it_becomes_a_chat_body_for_chat() -> None:
     assert (body["reasoning_effort"], body["verbosity"], body["max_completion_tokens"]) == ("low", "low", 4000)
 
 
-def test_l11_it_is_answered_as_chat() -> None:
+def test_l11_its_reply_is_a_chat_reply() -> None:
     asked = translated(AGENT, "openai", "anthropic")
     use = {"type": "tool_use", "id": "toolu_1", "name": "ApplyPatch", "input": {"input": "*** Begin"}}
     reply: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [use]}

@@ -1,4 +1,4 @@
-"""Ollama's /api/chat, on what its servers and clients send (vectors from the server's own types)."""
+"""Ollama's /api/chat: requests and streams as its servers and clients send them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def parsed(**body: Any) -> Conversation:
 
 
 def sent(asked: Conversation, **settings: object) -> tuple[dict[str, Any], Plan]:
-    """What an Anthropic client's conversation becomes."""
+    """Return the translation of an Anthropic client's conversation."""
     made = plan(ANTHROPIC, configure_dialect(OLLAMA, settings), asked)
     body: Any = jsonio.decode(made.request().body)
     return body, made
@@ -188,7 +188,7 @@ def test_a_client_of_the_same_dialect_decides_about_truncation() -> None:
         assert body.get("truncate") is expected and not made.notes and made.verbatim
 
 
-def test_one_window_is_sent_whatever_the_client_asks_for() -> None:
+def test_the_configured_window_overrides_the_clients() -> None:
     assert sent(asked_for(), num_ctx=32768, keep_alive="30m")[0]["options"] == {"num_ctx": 32768}
     upstream = configure_dialect(OLLAMA, {"num_ctx": 32768, "keep_alive": -1})
     assert upstream.codec.capabilities("m").window == 32768
@@ -196,7 +196,7 @@ def test_one_window_is_sent_whatever_the_client_asks_for() -> None:
     body: Any = jsonio.decode(made.request().body)
     assert (body["options"], body["keep_alive"]) == ({"num_ctx": 32768, "top_k": 3}, "1m")
     assert [(note.rule, note.action) for note in made.notes] == [("ollama.num_ctx", "changed")]
-    assert not made.verbatim and made.passes  # the answer is what the client asked for
+    assert not made.verbatim and made.passes  # the reply passes unchanged
     with pytest.raises(LocalMisuse):
         configure_dialect(OLLAMA, {"num_ctx": 0})
 
@@ -206,7 +206,7 @@ def test_a_budget_of_thinking_is_a_level() -> None:
     assert body["think"] == "medium"
 
 
-# --- answers
+# --- replies
 
 
 def read(*lines: str) -> Any:
@@ -344,7 +344,7 @@ def test_a_whole_reply_is_written_in_other_dialects() -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("content", TextDelta), ("thinking", ReasoningDelta)])
-def test_deltas_go_by_a_lane(name: str, kind: type[TextDelta | ReasoningDelta]) -> None:
+def test_deltas_use_a_lane(name: str, kind: type[TextDelta | ReasoningDelta]) -> None:
     decoder, encoder = (
         OLLAMA.codec.decoder(EMPTY_REQUEST, fixed_environment()),
         OLLAMA.codec.encoder(EMPTY_REQUEST, fixed_environment()),
@@ -391,7 +391,7 @@ def test_errors_are_recognised_by_status_and_message(status: int, message: str, 
     assert jsonio.decode(OLLAMA.codec.render_fault(fault)) == {"error": expected}
 
 
-def test_every_kind_of_error_is_read_as_it_was_written() -> None:
+def test_every_kind_of_fault_round_trips() -> None:
     for kind in (
         "invalid",
         "context_full",

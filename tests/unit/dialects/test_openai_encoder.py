@@ -1,4 +1,4 @@
-"""Chat streams, written: what both official helpers accept, and frames that pass as they came."""
+"""Writing Chat streams: both official helpers read them, and some frames pass unchanged."""
 
 # tables of payloads, one case a line
 from __future__ import annotations
@@ -249,7 +249,7 @@ def test_any_text_survives(text: str) -> None:
 
 
 def passes(*batches: Events, asked: Conversation = ASKED) -> list[bool | int]:
-    """What becomes of each batch: True if its frame passes, else how many frames take its place."""
+    """Return for each batch True if its frame passes, else the number of frames that replace it."""
     encoder = CODEC.encoder(asked, ENVIRONMENT)
     out: list[bool | int] = []
     for batch in batches:

@@ -193,7 +193,7 @@ def test_frames_have_no_name_and_never_an_empty_data_line() -> None:
     assert BINDING.encode_frame(Payload(b"", b"")) == b": ping\n\n"
 
 
-# --- A plain reply says what the codec reads, or is left to the codec
+# --- The summary of a plain reply equals the codec's reading, or is left to the codec
 
 ASKED = Conversation("m", ())
 PLAIN: dict[str, Any] = {

@@ -176,7 +176,7 @@ def test_a_full_body_is_understood() -> None:
     }
 
 
-def test_nodes_know_their_place_in_the_payload() -> None:
+def test_nodes_have_their_place_in_the_payload() -> None:
     asked = parse(FULL)
     assert asked.messages[0].blocks[1].at.path == "messages[2].content[1]"
     assert asked.messages[1].blocks[3].at.path == "messages[3].tool_calls[1]"

@@ -1,4 +1,4 @@
-"""What we write, read by the official Python SDK: its stream helper, its raw iteration, and its errors."""
+"""The official Python SDK reads our output: its stream helper, its raw iteration, and its errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MESSAGES: list[Any] = [{"role": "user", "content": "hi"}]
 
 
 def client(events: Events = (), reply: Reply | None = None, fault: Fault | None = None) -> Any:
-    """An SDK client whose server is our own reader and writer."""
+    """Return an SDK client whose server is our codec."""
 
     def serve(request: Any) -> Any:
         head = HttpRequest(
@@ -238,7 +238,7 @@ def _call(call_id: str) -> Any:
 
 
 def through(upstream: bytes, **asked: Any) -> tuple[Any, bytes]:
-    """What the SDK makes of an upstream's stream that went through us, and what was sent."""
+    """Return the SDK's reading of a translated upstream stream, and the bytes sent."""
     request = dragoman.translate_request(
         {"model": "m", "messages": MESSAGES, "stream": True, **asked}, source="openai", target="openai"
     )

@@ -1,4 +1,4 @@
-"""Chat streams, read: what upstreams of the field send, and what a reader must make of it."""
+"""Reading Chat streams as real upstreams send them."""
 
 # tables of payloads, one case a line
 from __future__ import annotations
@@ -637,7 +637,7 @@ def test_the_role_of_a_further_choice_is_reported_once() -> None:
 
 @pytest.mark.parametrize("order", [("text", "sources", "call"), ("sources", "text", "call"), ("sources", "blank")])
 def test_annotations_of_a_stream_reach_a_client_of_the_same_dialect_once(order: tuple[str, ...]) -> None:
-    """A later frame that is written anew does not send again what an earlier frame has brought."""
+    """A later frame that is rewritten does not repeat the content of an earlier frame."""
     call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
     deltas: dict[str, dict[str, Any]] = {
         "text": {"content": "hi"},
@@ -653,7 +653,7 @@ def test_annotations_of_a_stream_reach_a_client_of_the_same_dialect_once(order: 
 
 
 def test_citations_of_a_stream_reach_chat_clients_as_annotations() -> None:
-    """What a whole reply says in `annotations`, a stream says, too."""
+    """A stream has the same `annotations` as a whole reply."""
     place = {"type": "web_search_result_location", "url": "https://example.org/a", "title": "A", "cited_text": "hi"}
     frames: list[dict[str, Any]] = [
         {"type": "message_start", "message": {"id": "m", "model": "x", "usage": {"input_tokens": 1}}},

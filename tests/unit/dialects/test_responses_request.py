@@ -1,4 +1,4 @@
-"""Reading and writing requests: every kind of item, tool and choice, and what becomes of them elsewhere."""
+"""Reading and writing requests: every kind of item, tool and choice, and their translations."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_encrypted_reasoning_is_a_signature_of_this_family() -> None:
 
 
 def test_a_marked_signature_is_sent_to_the_family_that_made_it() -> None:
-    """What the encoder marked in encrypted_content is a signature again at Anthropic (docs/decisions/seals.md#d50)."""
+    """A signature that the encoder marked in encrypted_content is sent to Anthropic (docs/decisions/seals.md#d50)."""
     thought = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm."}]}
     marked = {**thought, "encrypted_content": "dragoman1.anthropic.signature.c2ln"}
     asked = read(
@@ -642,7 +642,7 @@ def test_no_tool_in_a_namespace_is_renamed_for_responses_and_the_choice_names_it
     namespace: str, name: str, mixed: bool, added: bool
 ) -> None:
     chosen: dict[str, Any] = {"type": "function", "name": name, "namespace": namespace}
-    if mixed:  # a choice that we have no word for stays as it came
+    if mixed:  # a choice without a canonical form is unchanged
         chosen = {"type": "allowed_tools", "mode": "auto", "tools": [chosen, {"type": "mcp", "server_label": "x"}]}
     tools = [inside(namespace, name, "other")]
     call = {"type": "function_call", "call_id": "c1", "name": name, "arguments": "{}", "namespace": namespace}

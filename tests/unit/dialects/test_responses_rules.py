@@ -1,4 +1,4 @@
-"""What the service refuses, what a good stream is, errors both ways, and the paths."""
+"""The rules of requests and streams, errors in both directions, and the paths."""
 
 from __future__ import annotations
 

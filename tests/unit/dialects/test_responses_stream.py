@@ -1,4 +1,4 @@
-"""Streams: what the encoder writes for the SDK helpers and Codex, and what the decoder makes of real servers' streams."""
+"""Streams: the encoder writes for the SDK helpers and Codex, and the decoder reads streams of real servers."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_call_without_arguments_is_sent_as_an_empty_object_in_a_delta_too() ->
     assert data[-1]["response"]["output"][0]["arguments"] == "{}"
 
 
-def test_items_that_are_open_side_by_side_have_dense_places_and_stay_apart() -> None:
+def test_items_that_are_open_at_once_have_consecutive_indices_and_stay_separate() -> None:
     items = (
         BlockStarted(7, ToolCall("a", "f")),
         BlockStarted(3, ToolCall("b", "g")),
@@ -171,7 +171,7 @@ def test_a_call_that_the_length_limit_cut_silently_is_no_call() -> None:
     assert whole[-1]["response"]["output"][0]["arguments"] == '{"cmd": "rm', "no JSON, but all there is"
 
 
-def test_reasoning_is_a_summary_with_its_seal() -> None:
+def test_reasoning_is_a_summary_with_its_signature() -> None:
     items = (
         BlockStarted(0, Reasoning("", "responses")),
         ReasoningDelta(0, "Hm."),
@@ -222,7 +222,7 @@ def test_a_ping_is_a_comment() -> None:
     assert answer.ping() == b": ping\n\n"
 
 
-# --- the decoder, and what real servers leave out
+# --- the decoder, and fields that real servers omit
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_a_ping_is_a_comment() -> None:
         "never done",
     ],
 )
-def test_a_call_arrives_once_and_whole_whatever_the_server_leaves_out(events: tuple[dict[str, Any], ...]) -> None:
+def test_a_call_arrives_once_and_whole_if_the_server_omits_events(events: tuple[dict[str, Any], ...]) -> None:
     if events[-1]["type"] != "response.completed":
         events = (*events, completed())
     [call] = blocks_of(*events)
@@ -295,7 +295,7 @@ def words(text: str) -> dict[str, Any]:
     ids=["usual", "no parts", "deltas alone", "no deltas", "late dones", "early part", "never done", "done", "end"],
 )
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_text_arrives_once_and_whole_whatever_the_server_leaves_out(
+def test_a_text_arrives_once_and_whole_if_the_server_omits_events(
     events: tuple[dict[str, Any], ...], begun: bool
 ) -> None:
     assert [bare(block) for block in blocks_of(*events, completed(MESSAGE), begun=begun)] == [(Text, "Hi there")]
@@ -385,7 +385,7 @@ def test_failures_inside_a_stream(last: dict[str, Any], kind: str) -> None:
 
 @pytest.mark.parametrize("name", registry.names())
 def test_row_51_a_stream_that_closes_before_its_last_event_never_looks_complete(name: str) -> None:
-    """Towards every client a cut stream is its dialect's error, and towards ours it is response.failed."""
+    """A truncated stream is an error of the client's dialect; for Responses it is response.failed."""
     answer = ResponseTranslator(plan(registry.get(name), RESPONSES, Conversation("m", ())), fixed_environment())
     data = answer.feed(stream(BEGUN, OPENED, words("Hi "))) + answer.close()
     assert answer.fault is not None
@@ -393,7 +393,7 @@ def test_row_51_a_stream_that_closes_before_its_last_event_never_looks_complete(
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_row_51_whatever_the_upstream_our_stream_ends_with_completed_or_failed(name: str) -> None:
+def test_row_51_for_every_upstream_the_stream_ends_with_completed_or_failed(name: str) -> None:
     source = registry.get(name)
     whole = encode_events(
         source, (Started("x", "m"), BlockStarted(0, Text("")), TextDelta(0, "Hi"), BlockEnded(0), *END)

@@ -46,7 +46,7 @@ def files(dialect: str) -> Iterator[Path]:
 
 
 def constants(node: ast.AST) -> Iterator[str]:
-    """Names in calls of `breach`, in tuples that are yielded, and in what is called `rule`."""
+    """Names in calls of `breach`, in tuples that are yielded, and in variables called `rule`."""
     given: ast.AST | None = None
     match node:
         case ast.Call(func=ast.Attribute(attr="breach" | "_breach") | ast.Name(id="breach"), args=[first, *_]):
@@ -248,7 +248,7 @@ def test_d5_a_blank_id_is_a_missing_one(blank: str) -> None:
     assert "ids.minted" in [note.rule for note in noted]
 
 
-# --- What dialects share: kept fields have one rule of precedence, faults one form of table
+# --- shared by dialects: the precedence of extra fields, and the table of faults
 
 
 def test_a_kept_field_wins_and_objects_are_merged() -> None:
