@@ -1,4 +1,4 @@
-"""Converse's wire form in tests: frames from short lines, and answers read back from bytes."""
+"""Helpers for Bedrock's wire format: build frames, and read responses back from bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Kiro tests share: asking in a client's dialect, answering with real frames, looking at what came out."""
+"""Helpers of the Kiro tests: translate client requests, build response frames, and read the results."""
 
 from __future__ import annotations
 
@@ -49,50 +49,50 @@ def anthropic_request(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def translate_to_kiro(body: dict[str, Any], source: str = "anthropic", **options: Any) -> Translated:
     """The translated request. Whatever is translated must be accepted by the strictest simulator."""
-    told = dragoman.translate_request(body, source=source, target="kiro", **options)
-    request = HttpRequest("POST", told.path, headers=tuple(told.headers.items()), body=told.raw)
+    translated = dragoman.translate_request(body, source=source, target="kiro", **options)
+    request = HttpRequest("POST", translated.path, headers=tuple(translated.headers.items()), body=translated.raw)
     assert [str(refusal) for refusal in refusals(request, "paranoid")] == []
-    return told
+    return translated
 
 
-def state(told: Translated) -> dict[str, Any]:
-    found = told.body["conversationState"]
+def state(translated: Translated) -> dict[str, Any]:
+    found = translated.body["conversationState"]
     assert isinstance(found, dict)
     return found
 
 
-def history(told: Translated) -> list[tuple[str, Any]]:
+def history(translated: Translated) -> list[tuple[str, Any]]:
     """History as (role, content) pairs."""
     return [
         ("user", entry["userInputMessage"]["content"])
         if "userInputMessage" in entry
         else ("assistant", entry["assistantResponseMessage"]["content"])
-        for entry in state(told).get("history", [])
+        for entry in state(translated).get("history", [])
     ]
 
 
-def current(told: Translated) -> dict[str, Any]:
-    found = state(told)["currentMessage"]["userInputMessage"]
+def current(translated: Translated) -> dict[str, Any]:
+    found = state(translated)["currentMessage"]["userInputMessage"]
     assert isinstance(found, dict)
     return found
 
 
-def results(told: Translated) -> list[dict[str, Any]]:
-    found = current(told)["userInputMessageContext"]["toolResults"]
+def results(translated: Translated) -> list[dict[str, Any]]:
+    found = current(translated)["userInputMessageContext"]["toolResults"]
     assert isinstance(found, list)
     return found
 
 
-def tools(told: Translated) -> dict[str, Any]:
-    listed = current(told).get("userInputMessageContext", {}).get("tools", [])
+def tools(translated: Translated) -> dict[str, Any]:
+    listed = current(translated).get("userInputMessageContext", {}).get("tools", [])
     return {tool["toolSpecification"]["name"]: tool["toolSpecification"] for tool in listed}
 
 
-def rules(told: Translated) -> list[str]:
-    return [note.rule for note in told.notes]
+def rules(translated: Translated) -> list[str]:
+    return [note.rule for note in translated.notes]
 
 
-# --- answers
+# --- response streams
 
 EventData = tuple[str, Any]
 
@@ -113,8 +113,8 @@ def stop_event(reason: str) -> EventData:
     return "metadataEvent", {"stopReason": reason}
 
 
-def frames(*said: EventData) -> bytes:
-    return b"".join(encode_event(kind, json.dumps(body).encode()) for kind, body in said)
+def frames(*events: EventData) -> bytes:
+    return b"".join(encode_event(kind, json.dumps(body).encode()) for kind, body in events)
 
 
 def exception(kind: str, **body: Any) -> bytes:
@@ -122,7 +122,7 @@ def exception(kind: str, **body: Any) -> bytes:
 
 
 def decode_stream(data: bytes, asked: Conversation | None = None, **settings: Any) -> Events:
-    """The events of a stream. Raises what its last one failed with."""
+    """Return the events of a stream. Raises the fault of its last event, if any."""
     codec = KiroCodec(**settings)
     decoder = codec.decoder(asked or Conversation(MODEL, ()), fixed_environment())
     cutter = EventStreamDecoder()
@@ -143,12 +143,12 @@ def client_stream(data: bytes, made: Plan | None = None, target: str = "anthropi
     return answer.feed(data) + answer.close()
 
 
-def texts(said: dict[str, Any]) -> str:
-    return "".join(block["text"] for block in said["content"] if block["type"] == "text")
+def texts(message: dict[str, Any]) -> str:
+    return "".join(block["text"] for block in message["content"] if block["type"] == "text")
 
 
-def calls(said: dict[str, Any]) -> list[tuple[str, str, str]]:
-    return [(block["id"], block["name"], block["json"]) for block in said["content"] if block["type"] == "tool_use"]
+def calls(message: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [(block["id"], block["name"], block["json"]) for block in message["content"] if block["type"] == "tool_use"]
 
 
 def fault(events: Iterable[Event]) -> Any:

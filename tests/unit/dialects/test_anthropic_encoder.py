@@ -1,4 +1,4 @@
-"""Events to Anthropic streams, judged by the dialect's own rules and by the official client."""
+"""Events to Anthropic streams, checked by the dialect's rules and by the official client."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def frames(data: bytes) -> list[Frame]:
     return [*decoder.feed(data), *decoder.close()]
 
 
-def told(*events: Event) -> list[dict[str, Any]]:
+def encoded(*events: Event) -> list[dict[str, Any]]:
     return [json.loads(frame.data) for frame in frames(encode(*events))]
 
 
@@ -89,7 +89,7 @@ def decoded(data: bytes) -> Events:
 
 
 def final_message(data: bytes) -> Any:
-    """What the official client makes of a stream, cut into small pieces."""
+    """Return the message that the official client reads from a stream in small pieces."""
 
     def pieces() -> Iterator[bytes]:
         for at in range(0, len(data), 13):
@@ -151,14 +151,14 @@ def test_a_stream_breaks_no_rule_of_the_dialect(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_the_official_client_reads_what_was_said(name: str) -> None:
-    said = assemble_reply(
+def test_the_official_client_reads_the_stream(name: str) -> None:
+    reply = assemble_reply(
         STREAMS[name]
         if name not in ("no stop", "signed empty thinking")
         else (*STREAMS[name][:-1], Stopped(Stop(StopReason.END)), FINISHED)
     )
     message = final_message(encode(*STREAMS[name]))
-    mine = json.loads(CODEC.render_reply(said, ASKED, STILL))
+    mine = json.loads(CODEC.render_reply(reply, ASKED, STILL))
     theirs = message.to_dict()
     if name == "cut call":
         assert theirs["content"][0]["input"] == {}
@@ -172,21 +172,21 @@ def test_the_official_client_reads_what_was_said(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(STREAMS.keys() - {"no stop", "signed empty thinking", "cut call"}))
-def test_what_is_encoded_is_decoded_as_the_same(name: str) -> None:
+def test_encoded_events_are_decoded_unchanged(name: str) -> None:
     once = assemble_reply(decoded(encode(*STREAMS[name])))
     assert assemble_reply(decoded(encode(*decoded(encode(*STREAMS[name]))))) == once
-    said = assemble_reply(STREAMS[name])
-    assert [type(each) for each in once.choices[0].blocks] == [type(each) for each in said.choices[0].blocks]
-    assert once.choices[0].stop == said.choices[0].stop
+    reply = assemble_reply(STREAMS[name])
+    assert [type(each) for each in once.choices[0].blocks] == [type(each) for each in reply.choices[0].blocks]
+    assert once.choices[0].stop == reply.choices[0].stop
 
 
 def test_blocks_are_numbered_in_the_order_of_their_starts() -> None:
-    starts = [each["index"] for each in told(*RICH) if each["type"] == "content_block_start"]
+    starts = [each["index"] for each in encoded(*RICH) if each["type"] == "content_block_start"]
     assert starts == [0, 1, 2, 3, 4, 5]
 
 
 def test_blocks_start_empty_and_grow_by_deltas() -> None:
-    starts = [each["content_block"] for each in told(*RICH) if each["type"] == "content_block_start"]
+    starts = [each["content_block"] for each in encoded(*RICH) if each["type"] == "content_block_start"]
     assert starts == [
         {"type": "thinking", "thinking": "", "signature": ""},
         {"type": "redacted_thinking", "data": "hidden"},
@@ -198,7 +198,7 @@ def test_blocks_start_empty_and_grow_by_deltas() -> None:
 
 
 def test_there_is_one_message_delta_with_the_last_counts() -> None:
-    deltas = [each for each in told(*RICH) if each["type"] == "message_delta"]
+    deltas = [each for each in encoded(*RICH) if each["type"] == "message_delta"]
     assert deltas == [
         {
             "type": "message_delta",
@@ -212,7 +212,7 @@ def test_there_is_one_message_delta_with_the_last_counts() -> None:
             },
         }
     ]
-    assert told(*RICH)[-1] == {"type": "message_stop"}
+    assert encoded(*RICH)[-1] == {"type": "message_stop"}
 
 
 def test_nothing_follows_an_error() -> None:
@@ -225,14 +225,14 @@ def test_nothing_follows_an_error() -> None:
         final_message(data)
 
 
-def test_a_ping_says_nothing() -> None:
+def test_a_ping_has_no_content() -> None:
     encoder = CODEC.encoder(ASKED, STILL)
     ping = encoder.ping()
     assert ping is not None
     assert BINDING.encode_frame(ping) == b'event: ping\ndata: {"type": "ping"}\n\n'
 
 
-def test_an_event_of_its_own_family_goes_out_under_the_new_number() -> None:
+def test_an_event_of_the_same_family_gets_the_new_block_index() -> None:
     odd = OpaqueEvent(
         "anthropic", "content_block_delta", {"type": "content_block_delta", "index": 7, "delta": {"type": "odd"}}
     )
@@ -240,7 +240,7 @@ def test_an_event_of_its_own_family_goes_out_under_the_new_number() -> None:
     gone = OpaqueEvent(
         "anthropic", "content_block_delta", {"type": "content_block_delta", "index": 8, "delta": {"type": "odd"}}
     )
-    got = told(STARTED, BlockStarted(7, Text("")), odd, other, gone)
+    got = encoded(STARTED, BlockStarted(7, Text("")), odd, other, gone)
     assert [each.get("index") for each in got[1:]] == [0, 0, None]
 
 
@@ -253,22 +253,22 @@ def test_an_event_of_its_own_family_goes_out_under_the_new_number() -> None:
         OpaqueEvent("openai", "x", {}),
     ],
 )
-def test_what_filters_should_have_removed_is_a_misuse(event: Event) -> None:
+def test_content_that_filters_should_have_removed_is_a_misuse(event: Event) -> None:
     with pytest.raises(LocalMisuse):
         encode(STARTED, event)
 
 
 @pytest.mark.parametrize("signature", [Signature("openai", "x", "encrypted"), Signature("google", "x")])
-def test_a_seal_without_a_place_is_a_misuse(signature: Signature) -> None:
+def test_a_signature_without_a_block_is_a_misuse(signature: Signature) -> None:
     with pytest.raises(LocalMisuse):
         encode(STARTED, BlockStarted(0, ToolCall("a", "f")), SignatureAdded(0, signature))
 
 
-# --- frames that pass as they came
+# --- frames that pass unchanged
 
 
 def forwarded(data: bytes, drop: int | None = None, change: bool = False) -> bytes:
-    """What a relay at home does, with a filter that drops one block or changes the reason to stop."""
+    """Relay a stream in the same dialect, with a filter that drops one block or changes the stop reason."""
     reader, encoder = StreamReader(BINDING.frame_decoder(), CODEC.decoder(ASKED, STILL)), CODEC.encoder(ASKED, STILL)
     out = b""
     for step in [*reader.feed(data), *reader.close()]:
@@ -308,7 +308,7 @@ def test_a_dropped_block_moves_the_numbers_of_the_others(drop: int) -> None:
     assert list(assemble_reply(decoded(got)).choices[0].blocks) == expected
 
 
-def test_a_changed_reason_is_told_once() -> None:
+def test_a_changed_stop_reason_is_written_once() -> None:
     got = forwarded(encode(*RICH), change=True)
     assert CODEC.stream_breaches(frames(got)) == []
     assert assemble_reply(decoded(got)).choices[0].stop == Stop(StopReason.LENGTH)

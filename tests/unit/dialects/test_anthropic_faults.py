@@ -49,7 +49,7 @@ def post(path: str = "/v1/messages", body: Any = None, **headers: str) -> HttpRe
         (529, "overloaded_error", "overloaded"),
     ],
 )
-def test_an_error_comes_back_as_it_was(status: int, name: str, kind: ErrorKind) -> None:
+def test_an_error_round_trips_unchanged(status: int, name: str, kind: ErrorKind) -> None:
     fault = refused(status, {"type": name, "message": "why"})
     assert fault == Fault(kind, "why", status, code=name)
     response = BINDING.error_response(fault, CODEC.render_fault(fault))
@@ -69,13 +69,13 @@ def test_an_error_comes_back_as_it_was(status: int, name: str, kind: ErrorKind) 
         (503, "overloaded"),
     ],
 )
-def test_a_status_alone_says_the_kind(status: int, kind: ErrorKind) -> None:
+def test_the_status_alone_determines_the_kind(status: int, kind: ErrorKind) -> None:
     for body in (b"", b"<html><h1>Bad gateway</h1></html>", b"[1]", json.dumps({"error": "why"}).encode()):
         fault = refused(status, body)
         assert (fault.kind, fault.status) == (kind, status)
 
 
-def test_an_answer_that_is_no_json_makes_a_short_sentence() -> None:
+def test_a_response_without_json_gets_a_short_message() -> None:
     page = refused(502, b"<html>" + b"x" * 5000)
     assert page.message == "the upstream answered 502 without a readable error"
     assert refused(502, b"upstream  connect\nerror").message.endswith(": upstream connect error")
@@ -92,14 +92,14 @@ def test_an_answer_that_is_no_json_makes_a_short_sentence() -> None:
         ("messages: roles must alternate", "invalid"),
     ],
 )
-def test_words_tell_apart_what_has_one_type(message: str, kind: ErrorKind) -> None:
+def test_the_message_distinguishes_errors_of_one_type(message: str, kind: ErrorKind) -> None:
     fault = refused(400, {"type": "invalid_request_error", "message": message})
     assert (fault.kind, fault.message) == (kind, message)
     assert CODEC.parse_fault(BINDING.error_response(fault, CODEC.render_fault(fault))).kind == kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_told_so_that_it_is_read_again(kind: ErrorKind) -> None:
+def test_every_kind_of_fault_round_trips(kind: ErrorKind) -> None:
     message = "prompt is too long" if kind == "context_full" else "why"
     for code in ("", "insufficient_quota", "api_error"):
         fault = Fault(kind, message, 599, code=code)
@@ -123,7 +123,7 @@ def test_d18_a_spent_quota_is_a_429_that_clients_do_not_retry() -> None:
     assert CODEC.parse_fault(refused).kind == "rate_limit"
 
 
-def test_statuses_of_faults_from_elsewhere_are_the_dialects_own() -> None:
+def test_faults_of_other_dialects_get_this_dialects_statuses() -> None:
     for fault, status in (
         (Fault("server", "x", 502), 502),
         (Fault("server", "x", 200), 500),
@@ -137,7 +137,7 @@ def test_statuses_of_faults_from_elsewhere_are_the_dialects_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("header", "expected"),
     [
         ("30", 30),
         ("0.5", 0.5),
@@ -150,8 +150,8 @@ def test_statuses_of_faults_from_elsewhere_are_the_dialects_own() -> None:
         ("", None),
     ],
 )
-def test_retry_after_is_seconds_or_a_date(said: str, expected: float | None) -> None:
-    fault = refused(429, {}, ("retry-after", said), ("date", "Wed, 21 Oct 2015 07:28:00 GMT"))
+def test_retry_after_is_seconds_or_a_date(header: str, expected: float | None) -> None:
+    fault = refused(429, {}, ("retry-after", header), ("date", "Wed, 21 Oct 2015 07:28:00 GMT"))
     assert fault.retry_after == expected
 
 
@@ -168,7 +168,7 @@ def test_an_error_of_any_shape_is_a_fault(error: Any) -> None:
 # --- paths and headers
 
 
-def test_model_and_stream_leave_the_body_and_come_back() -> None:
+def test_model_and_stream_are_taken_from_the_body_and_written_back() -> None:
     call = BINDING.match(post("/v1/messages?beta=true"))
     assert call == ApiRequest("generate", "m", True, {"max_tokens": 1, "messages": ASK["messages"]})
     request = BINDING.wrap(call)
@@ -207,7 +207,7 @@ def test_the_usual_version_is_no_hint() -> None:
     assert call.hints == {}
 
 
-def test_counting_has_its_own_path_and_only_what_counts() -> None:
+def test_counting_has_a_path_and_only_the_fields_that_count() -> None:
     call = BINDING.match(
         post("/v1/messages/count_tokens?beta=true", {**ASK, "temperature": 1, "system": "s", "tools": []})
     )
@@ -219,7 +219,7 @@ def test_counting_has_its_own_path_and_only_what_counts() -> None:
     assert CODEC.parse_request(call).system
 
 
-def test_models_are_asked_for_by_those_who_name_the_version() -> None:
+def test_a_models_request_is_recognised_by_its_version_header() -> None:
     headers = (("anthropic-version", "2023-06-01"),)
     assert BINDING.match(HttpRequest("GET", "/v1/models", "limit=1000", headers)) == ApiRequest(
         "models", "", False, None
@@ -269,7 +269,7 @@ def test_counts() -> None:
             COUNTS.parse_count(body)
 
 
-# --- a tool that the client runs reaches every target, whatever its type and shape
+# --- a tool that the client runs of any type and shape reaches every target
 
 TARGETS = ("openai", "responses", "bedrock", "gemini", "kiro")
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
@@ -298,7 +298,7 @@ def test_l3_a_tool_that_the_client_runs_is_offered_as_a_function(tool: dict[str,
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool["type"])
-def test_such_a_tool_stays_what_it_is_in_its_own_dialect(tool: dict[str, Any]) -> None:
+def test_such_a_tool_is_unchanged_in_the_same_dialect(tool: dict[str, Any]) -> None:
     made = translate_request(asked(tool), source="anthropic", target="anthropic")
     assert made.body["tools"] == [tool] and not made.notes
 

@@ -133,10 +133,10 @@ def written(conversation: Conversation) -> dict[str, Any]:
     return body
 
 
-# --- at home
+# --- round trips in the same dialect
 
 
-def test_a_full_body_comes_back_as_it_was() -> None:
+def test_a_full_body_round_trips_unchanged() -> None:
     body = written(read(FULL))
     assert body == {name: value for name, value in FULL.items() if name not in ("model", "stream")}
 
@@ -153,7 +153,7 @@ def test_reading_leaves_the_body_untouched() -> None:
     assert body == FULL
 
 
-def test_one_plain_text_is_spelt_as_a_string() -> None:
+def test_one_plain_text_is_written_as_a_string() -> None:
     body = written(
         ask(
             {"role": "user", "content": [{"type": "text", "text": "hi"}]},
@@ -170,7 +170,7 @@ def test_one_plain_text_is_spelt_as_a_string() -> None:
     assert body["messages"][2]["content"][0]["content"] == "ok"
 
 
-def test_unknown_fields_of_known_objects_come_back() -> None:
+def test_unknown_fields_of_known_objects_round_trip() -> None:
     body = {
         "model": "m",
         "max_tokens": 5,
@@ -216,12 +216,12 @@ def test_unknown_fields_of_known_objects_come_back() -> None:
         {"tools": [{"type": "custom_20990101", "no": "name"}]},
     ],
 )
-def test_forms_we_do_not_know_come_back_whole(kept: dict[str, Any]) -> None:
+def test_unknown_forms_round_trip_whole(kept: dict[str, Any]) -> None:
     body = {"max_tokens": 1, "messages": [{"role": "user", "content": "x"}], **kept}
     assert written(read({"model": "m", **body})) == body
 
 
-# --- what is read
+# --- reading
 
 
 def test_every_field_has_its_canonical_place() -> None:
@@ -331,7 +331,7 @@ def test_a_missing_limit_is_read_as_none() -> None:
     assert ask({"role": "user", "content": "x"}, max_tokens=0).max_tokens == 0
 
 
-def test_an_unsigned_thinking_block_has_no_seal() -> None:
+def test_an_unsigned_thinking_block_has_no_signature() -> None:
     for block in ({"thinking": "t"}, {"thinking": "t", "signature": ""}, {"thinking": "t", "signature": None}):
         got = ask({"role": "assistant", "content": [{"type": "thinking", **block}]}).messages[0].blocks[0]
         assert got == Reasoning("t", "anthropic")
@@ -388,7 +388,7 @@ def test_lone_surrogates_and_huge_integers_survive() -> None:
         ({"content": [75, True, 1.5]}, ("75", "true", "1.5")),
     ],
 )
-def test_a_result_is_read_whatever_its_shape(fields: dict[str, Any], expected: tuple[str, ...]) -> None:
+def test_a_result_of_any_shape_is_read(fields: dict[str, Any], expected: tuple[str, ...]) -> None:
     for message in ({"role": "Tool", "tool_use_id": "t1", **fields}, _result_in_user(fields)):
         (block,) = ask({"role": "user", "content": "x"}, message).messages[1].blocks
         assert isinstance(block, ToolResult)
@@ -429,7 +429,7 @@ def test_the_id_of_a_result_is_the_first_that_is_set(ids: dict[str, Any], expect
         ({"status": "error", "is_error": False}, True, {}),
     ],
 )
-def test_status_words(fields: dict[str, Any], error: bool, kept: dict[str, Any]) -> None:
+def test_the_status_of_a_result_sets_is_error(fields: dict[str, Any], error: bool, kept: dict[str, Any]) -> None:
     (block,) = ask(_result_in_user(fields)).messages[0].blocks
     assert isinstance(block, ToolResult)
     assert block.is_error is error
@@ -446,7 +446,7 @@ def test_status_words(fields: dict[str, Any], error: bool, kept: dict[str, Any])
         {"type": "document", "source": {"type": "url"}},
     ],
 )
-def test_unreadable_media_is_a_thing_to_leave_out_in_a_result_and_an_error_elsewhere(image: dict[str, Any]) -> None:
+def test_unreadable_media_is_opaque_in_a_result_and_an_error_elsewhere(image: dict[str, Any]) -> None:
     result = (
         ask(_result_in_user({"content": [image, {"type": "text", "text": "Image processed"}]})).messages[0].blocks[0]
     )
@@ -456,7 +456,7 @@ def test_unreadable_media_is_a_thing_to_leave_out_in_a_result_and_an_error_elsew
         first_block([image])
 
 
-def test_a_text_by_another_name_in_a_result_is_text_and_goes_home_as_it_came() -> None:
+def test_a_text_of_another_type_in_a_result_is_text_and_round_trips() -> None:
     part = {"type": "output_text", "text": "hi", "n": 1}
     got = ask(_result_in_user({"content": [part]}))
     result = got.messages[0].blocks[0]
@@ -489,7 +489,7 @@ def test_calls_in_the_other_dialects_shape_are_read() -> None:
     assert got.messages[0].blocks == (ToolCall("c1", "f", '{"a": 1}'),)
 
 
-def test_strings_and_untyped_texts_stand_for_text_blocks() -> None:
+def test_strings_and_untyped_texts_are_text_blocks() -> None:
     assert first_block(["hi"]) == Text("hi")
     assert first_block([{"text": "hi"}]) == Text("hi")
 
@@ -499,7 +499,7 @@ def test_a_result_and_the_message_after_it_are_one_turn() -> None:
     assert got.messages == (Message("user", (ToolResult("a", (Text("x"),)), Text("y"))),)
 
 
-# --- what is refused
+# --- refused requests
 
 
 @pytest.mark.parametrize(
@@ -533,7 +533,7 @@ def test_a_bad_field_is_named_by_its_place(change: dict[str, Any], place: str) -
 
 
 @pytest.mark.parametrize("path", [(), *body_paths(FULL)], ids=dotted_path)
-def test_a_wrong_type_anywhere_is_read_or_refused_in_our_words(path: tuple[Any, ...]) -> None:
+def test_a_wrong_type_anywhere_is_read_or_refused_with_our_error(path: tuple[Any, ...]) -> None:
     for wrong in WRONG_VALUES:
         try:
             got = CODEC.parse_request(BINDING.unwrap(with_value(FULL, path, wrong)))
@@ -576,7 +576,7 @@ USER = Message("user", (Text("x"),))
         Conversation("m", (USER,), previous_id="resp_1"),
     ],
 )
-def test_what_cannot_be_said_is_refused(conversation: Conversation) -> None:
+def test_unrepresentable_content_is_refused(conversation: Conversation) -> None:
     with pytest.raises(Unrepresentable):
         CODEC.render_request(conversation)
 

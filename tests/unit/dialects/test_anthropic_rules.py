@@ -1,4 +1,4 @@
-"""The lint of the service's rules, and the filters that keep to them."""
+"""The checks of the service's rules, and the filters that make requests follow them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def broken(model: str = "m", **change: Any) -> list[str]:
         {"messages": [user(), assistant(use()), user(result(content=""))]},
     ],
 )
-def test_what_the_service_takes_breaks_no_rule(change: dict[str, Any]) -> None:
+def test_accepted_requests_break_no_rule(change: dict[str, Any]) -> None:
     assert broken(**change) == []
 
 
@@ -180,7 +180,7 @@ def test_a_body_of_any_shape_is_linted(body: Any) -> None:
     assert CODEC.breaches(ApiRequest("generate", "m", False, body))
 
 
-def test_breaches_say_where() -> None:
+def test_breaches_name_the_place() -> None:
     body: dict[str, Any] = {"max_tokens": 1, "messages": [user(), assistant(use("a|b")), user(result("a|b"))]}
     breach = CODEC.breaches(ApiRequest("generate", "m", False, body))[0]
     assert (breach.rule, breach.at) == ("anthropic.tool_use.id_charset", "messages[1].content[0].id")
@@ -356,7 +356,7 @@ def test_thinking_that_the_service_would_refuse_is_turned_off(conversation: Conv
         ),
     ],
 )
-def test_what_the_service_takes_is_left_alone(conversation: Conversation) -> None:
+def test_an_accepted_conversation_is_unchanged(conversation: Conversation) -> None:
     assert run(FitThinkingBudget(Capabilities(min_thinking_budget=1024)), conversation) == (conversation, [])
 
 
@@ -369,7 +369,7 @@ def thinking_of(*messages: Message) -> Thinking:
     return run(FitThinkingBudget(Capabilities(min_thinking_budget=1024)), asked)[0].thinking
 
 
-def test_only_the_first_answer_of_a_tool_loop_need_open_with_thinking() -> None:
+def test_only_the_first_message_of_a_tool_loop_must_start_with_thinking() -> None:
     assert thinking_of(*LOOP) == Thinking("on", "", 1024)
     opened: Any = assistant({"type": "thinking", "thinking": "t", "signature": "s"}, use())
     turns = [user(), opened, user(result()), assistant(use("b")), user(result("b"))]
@@ -378,14 +378,19 @@ def test_only_the_first_answer_of_a_tool_loop_need_open_with_thinking() -> None:
 
 
 def test_thinking_that_one_loop_turned_off_stays_off() -> None:
-    """On, off and on again would make the service forget what it has cached of the messages."""
+    """Switching thinking on and off would invalidate the service's cache of the messages."""
     without = (Message("assistant", (CALL,)), RESULT)
-    said = (Message("assistant", (Text("done"),)), USER)
-    for history in (without, (*without, *said), (*without, *said, *LOOP), (*LOOP, *said, *without)):
+    later_turns = (Message("assistant", (Text("done"),)), USER)
+    for history in (
+        without,
+        (*without, *later_turns),
+        (*without, *later_turns, *LOOP),
+        (*LOOP, *later_turns, *without),
+    ):
         assert thinking_of(*history) == Thinking("off")
 
 
-def test_knobs_that_exclude_thinking_are_dropped() -> None:
+def test_sampling_settings_that_exclude_thinking_are_dropped() -> None:
     asked = Conversation(
         "m", (USER,), thinking=Thinking("adaptive"), sampling={"temperature": 0.5, "top_k": 4, "top_p": 0.5}
     )
@@ -403,20 +408,20 @@ def test_knobs_that_exclude_thinking_are_dropped() -> None:
         ({"type": "string"}, {"type": "object", "properties": {}}),
     ],
 )
-def test_a_schema_is_made_an_objects(schema: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_a_schema_gets_the_type_object(schema: dict[str, Any], expected: dict[str, Any]) -> None:
     settled, rules = run(RequireObjectSchemas(), Conversation("m", (USER,), tools=(ToolSpec("f", "", schema),)))
     assert settled.tools == (ToolSpec("f", "", expected),)
     assert rules == ["anthropic.tools.schema"]
 
 
-def test_a_conversation_of_nothing_gets_a_question() -> None:
+def test_an_empty_conversation_gets_a_user_message() -> None:
     settled, rules = run(AddFirstMessage(), Conversation("m", (), system=(Text("Be brief."),)))
     assert settled.messages == (Message("user", (Text("Continue"),)),)
     assert rules == ["anthropic.messages.question"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "expected"),
     [
         (Thinking("default", "high", 4096), Thinking("on", "high", 4096)),
         (Thinking("off", "", 4096, show=True), Thinking("off")),
@@ -425,12 +430,12 @@ def test_a_conversation_of_nothing_gets_a_question() -> None:
         (Thinking("between_tools", show=False), Thinking("between_tools")),
     ],
 )
-def test_thinking_is_told_in_words_that_go_together(asked: Thinking, told: Thinking) -> None:
+def test_thinking_settings_are_made_compatible(asked: Thinking, expected: Thinking) -> None:
     settled, rules = run(
         FitThinkingBudget(Capabilities(min_thinking_budget=1024)),
         Conversation("m", (USER,), thinking=asked, max_tokens=9000),
     )
-    assert settled.thinking == told
+    assert settled.thinking == expected
     assert rules == ["thinking.words"]
 
 

@@ -1,4 +1,4 @@
-"""Anthropic streams to events, and whole replies both ways."""
+"""Anthropic streams to events, and whole replies in both directions."""
 
 from __future__ import annotations
 
@@ -145,10 +145,10 @@ def after_start(*frames: dict[str, Any]) -> Events:
     return decode(START, *frames)[1:]
 
 
-# --- what frames mean
+# --- frames and their events
 
 
-def test_a_rich_stream_means_what_it_says() -> None:
+def test_a_rich_stream_is_decoded_into_its_events() -> None:
     events = decode(*RICH)
     check(events)
     usage = Usage(10, 1, 100, 0, extra=Extra("anthropic", {"service_tier": "standard"}))
@@ -197,7 +197,7 @@ def test_frames_without_an_event_line_are_read_by_their_type() -> None:
 
 
 @pytest.mark.parametrize("data", [b"null", b"", b"[DONE]", b" null "])
-def test_a_frame_that_says_nothing_does_not_travel(data: bytes) -> None:
+def test_a_frame_without_content_is_not_relayed(data: bytes) -> None:
     for kind in ("", "content_block_delta", "message_stop"):
         assert CODEC.decoder(ASKED, SYSTEM_ENVIRONMENT).feed(Frame(kind, data, b"")) is None
 
@@ -236,7 +236,7 @@ def test_signatures_of_two_open_blocks_do_not_mix() -> None:
     )
 
 
-def test_signed_thinking_without_text_keeps_its_seal() -> None:
+def test_signed_thinking_without_text_keeps_its_signature() -> None:
     events = after_start(begin(0, type="thinking", thinking=""), delta(0, "signature_delta", signature="s"), end(0))
     assert events == (
         BlockStarted(0, Reasoning("", "anthropic")),
@@ -255,14 +255,14 @@ def test_a_text_block_may_start_without_its_text() -> None:
     assert after_start(begin(0, type="text")) == (BlockStarted(0, Text("")),)
 
 
-def test_input_in_a_blocks_start_counts_unless_deltas_come() -> None:
+def test_input_in_a_block_start_counts_unless_deltas_follow() -> None:
     call = begin(0, type="tool_use", id="a", name="f", input={"x": 1})
     assert after_start(call, end(0))[1:] == (ArgumentsDelta(0, '{"x":1}'), BlockEnded(0))
     grown = after_start(call, delta(0, "input_json_delta", partial_json='{"y":2}'), end(0))
     assert grown[1:] == (ArgumentsDelta(0, '{"y":2}'), BlockEnded(0))
 
 
-def test_unknown_blocks_grow_by_their_deltas_and_come_whole() -> None:
+def test_unknown_blocks_collect_their_deltas_and_are_emitted_whole() -> None:
     events = after_start(
         begin(0, type="compaction", content=None),
         delta(0, "compaction_delta", content="a"),
@@ -275,7 +275,7 @@ def test_unknown_blocks_grow_by_their_deltas_and_come_whole() -> None:
     )
 
 
-def test_an_unknown_block_with_nothing_left_to_fill_comes_at_once() -> None:
+def test_an_unknown_block_that_is_complete_is_emitted_at_once() -> None:
     late = delta(0, "odd_delta", more=1)
     events = after_start(begin(0, **FOUND), late, end(0))
     assert events == (
@@ -347,7 +347,7 @@ def test_a_message_without_id_or_model_is_read() -> None:
 # --- ends
 
 
-def test_an_error_event_fails_with_its_own_words() -> None:
+def test_an_error_event_fails_with_its_message() -> None:
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     fault = Fault("overloaded", "Overloaded", 529, code="overloaded_error")
     assert decode(error) == (Failed(fault),)
@@ -366,7 +366,7 @@ def test_a_stream_without_message_stop_was_cut(length: int) -> None:
     assert "message_stop" in last.fault.message
 
 
-def test_what_broke_the_stream_is_told() -> None:
+def test_the_cause_of_a_broken_stream_is_reported() -> None:
     decoder = CODEC.decoder(ASKED, SYSTEM_ENVIRONMENT)
     broken = Fault("timeout", "too slow", 504)
     assert decoder.close(broken) == (Failed(broken),)
@@ -406,7 +406,7 @@ TEXT = begin(0, type="text", text="")
         (START, begin(0, type="redacted_thinking", data="d"), delta(0, "signature_delta", signature="x")),
     ],
 )
-def test_what_the_grammar_forbids_is_out_of_order(frames: tuple[dict[str, Any], ...]) -> None:
+def test_events_that_the_grammar_forbids_are_out_of_order(frames: tuple[dict[str, Any], ...]) -> None:
     with pytest.raises(OutOfOrder):
         decode(*frames)
 
@@ -455,7 +455,7 @@ def test_data_that_is_no_json_is_a_bad_frame(data: bytes) -> None:
         (stop(usage={"output_tokens": "many"}), LAST),
     ],
 )
-def test_l20_what_loses_nothing_is_no_violation(frames: tuple[dict[str, Any], ...]) -> None:
+def test_l20_a_deviation_that_loses_nothing_is_no_violation(frames: tuple[dict[str, Any], ...]) -> None:
     check(decode(START, *frames))
 
 
@@ -515,7 +515,7 @@ def rendered(reply: Reply) -> dict[str, Any]:
     return body
 
 
-def test_a_whole_reply_comes_back_as_it_was() -> None:
+def test_a_whole_reply_round_trips_unchanged() -> None:
     assert rendered(whole(WHOLE)) == WHOLE
 
 
@@ -528,7 +528,7 @@ def test_a_reply_is_the_same_read_whole_or_streamed() -> None:
     assert rendered(streamed) == rendered(reply)
 
 
-def test_what_is_rendered_is_read_as_the_same() -> None:
+def test_a_rendered_reply_is_read_unchanged() -> None:
     reply = whole(WHOLE)
     assert CODEC.parse_reply(CODEC.render_reply(reply, ASKED, STILL), ASKED) == reply
     assert assemble_reply(reply_events(reply)) == reply

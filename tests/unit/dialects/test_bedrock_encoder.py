@@ -1,4 +1,4 @@
-"""What a Converse client gets: streams and whole replies, in the form that the service sends."""
+"""Streams and whole replies for Converse clients, in the form that the service sends."""
 
 from __future__ import annotations
 
@@ -51,21 +51,23 @@ from tests.unit.dialects.bedrock_wire import (
 NOBODY = Conversation("", ())
 
 
-def told(*events: Event) -> list[tuple[str, Any]]:
+def encoded(*events: Event) -> list[tuple[str, Any]]:
     encoder = DIALECT.codec.encoder(REQUEST, SYSTEM_ENVIRONMENT)
     return frames(DIALECT.binding.encode_frame(payload) for payload in encoder.feed(events))
 
 
 def whole(*events: Event, why: StopReason = StopReason.END) -> list[tuple[str, Any]]:
     """The frames between messageStart and the end of a stream."""
-    return told(Started("", "m"), *events, Stopped(Stop(why)), FINISHED)[1:-2]
+    return encoded(Started("", "m"), *events, Stopped(Stop(why)), FINISHED)[1:-2]
 
 
 # --- streams
 
 
 def test_a_stream_begins_and_ends_as_the_services_does() -> None:
-    assert told(Started("id", "m"), UsageReported(Usage(12, 7, 100, 20)), Stopped(Stop(StopReason.END)), FINISHED) == [
+    assert encoded(
+        Started("id", "m"), UsageReported(Usage(12, 7, 100, 20)), Stopped(Stop(StopReason.END)), FINISHED
+    ) == [
         ("messageStart", {"role": "assistant"}),
         ("messageStop", {"stopReason": "end_turn"}),
         ("metadata", {**METADATA[1], "metrics": {"latencyMs": 0}}),
@@ -97,12 +99,12 @@ def test_text_and_reasoning_have_no_start_and_tools_have_one() -> None:
     ]
 
 
-def test_a_call_without_arguments_says_so() -> None:
+def test_a_call_without_arguments_has_an_empty_input() -> None:
     frames_ = whole(BlockStarted(0, ToolCall("t1", "now")), ArgumentsDelta(0, ""), BlockEnded(0), why=StopReason.TOOL)
     assert frames_[1] == ("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"toolUse": {"input": "{}"}}})
 
 
-def test_an_empty_block_says_that_it_is_empty() -> None:
+def test_an_empty_block_has_an_empty_delta() -> None:
     assert whole(BlockStarted(0, Text("")), BlockEnded(0))[0][1]["delta"] == {"text": ""}
 
 
@@ -131,11 +133,11 @@ def test_redacted_reasoning_is_base64_of_its_data() -> None:
 )
 def test_a_failure_is_an_exception_that_clients_know(fault: Fault, kind: str) -> None:
     # Never a text in a binary stream
-    (frame,) = told(Failed(fault))
+    (frame,) = encoded(Failed(fault))
     assert (frame[0], frame[1]["message"]) == (f"!{kind}", "slow")
 
 
-def test_a_tool_turn_ends_with_tool_use_whatever_the_upstream_said() -> None:
+def test_a_tool_turn_ends_with_tool_use_for_any_upstream_reason() -> None:
     chunks: list[Any] = [
         {
             "delta": {
@@ -156,16 +158,16 @@ def test_a_tool_turn_ends_with_tool_use_whatever_the_upstream_said() -> None:
     assert ("messageStop", {"stopReason": "tool_use"}) in out
 
 
-def test_at_home_the_bytes_pass_as_they_came_padding_and_all() -> None:
+def test_in_the_same_dialect_bytes_pass_unchanged_with_padding() -> None:
     data = stream(START, text(0, "a", "b"), use(1, "t", "f", '{"a":', "1}"), stop("tool_use"), METADATA)
     translator = dragoman.stream_translator(source="bedrock", target="bedrock")
     assert translator.feed(data) + translator.close() == data
 
 
 @pytest.mark.parametrize("signature", [{"signature": "s"}, {"redactedContent": "aGk="}])
-@pytest.mark.parametrize("said", [[], [{"text": "hm"}]])
-def test_at_home_a_seal_goes_out_once(signature: Any, said: list[Any]) -> None:
-    thoughts = [] if "redactedContent" in signature else said
+@pytest.mark.parametrize("thought_parts", [[], [{"text": "hm"}]])
+def test_in_the_same_dialect_a_signature_is_sent_once(signature: Any, thought_parts: list[Any]) -> None:
+    thoughts = [] if "redactedContent" in signature else thought_parts
     deltas = [{"contentBlockIndex": 0, "delta": {"reasoningContent": each}} for each in (*thoughts, signature)]
     data = stream(
         START, [("contentBlockDelta", each) for each in deltas], end(0), text(1, "x"), stop("end_turn"), METADATA
@@ -174,19 +176,19 @@ def test_at_home_a_seal_goes_out_once(signature: Any, said: list[Any]) -> None:
     assert frames(translator.feed(data) + translator.close()) == frames(data)
 
 
-def test_media_in_an_answer_is_a_mistake() -> None:
+def test_media_in_a_reply_is_a_misuse() -> None:
     with pytest.raises(LocalMisuse):
-        told(Started("", "m"), BlockStarted(0, Media("image", "image/png", "base64", "aGk=")))
+        encoded(Started("", "m"), BlockStarted(0, Media("image", "image/png", "base64", "aGk=")))
 
 
 @given(events=strategies.events(choices=1))
 @settings(max_examples=60)
-def test_what_is_encoded_breaks_no_rule_of_the_stream(events: Events) -> None:
+def test_an_encoded_stream_breaks_no_rule(events: Events) -> None:
     fitted = ResponseFilters(plan(DIALECT, DIALECT, NOBODY), BlockKeys.after(events)).feed(events)
     encoder = DIALECT.codec.encoder(NOBODY, SYSTEM_ENVIRONMENT)
     data = b"".join(DIALECT.binding.encode_frame(payload) for payload in encoder.feed(fitted))
     found = DIALECT.codec.stream_breaches(list(EventStreamDecoder().feed(data)))
-    # Arguments that began as an object and are none pass a stream as they came (docs/decisions/content.md#d3); a failed
+    # Arguments that began as an object and are none pass a stream unchanged (docs/decisions/content.md#d3); a failed
     # stream leaves blocks open.
     assert [breach for breach in found if not breach.rule.endswith((".input_json", ".input_cut"))] == []
 
@@ -228,18 +230,18 @@ def test_a_whole_reply_is_read() -> None:
     assert (reply.usage.input, reply.usage.output, reply.usage.cache_read, reply.usage.cache_write) == (12, 7, 100, 20)
 
 
-def test_a_whole_reply_comes_back_as_it_was() -> None:
-    told = dragoman.translate_reply(BODY, source="bedrock", target="bedrock")
-    assert told.body == BODY
+def test_a_whole_reply_round_trips_unchanged() -> None:
+    translated = dragoman.translate_reply(BODY, source="bedrock", target="bedrock")
+    assert translated.body == BODY
 
 
-def test_a_stop_sequence_that_the_service_tells_is_told() -> None:
+def test_a_stop_sequence_that_the_service_reports_is_written() -> None:
     body = {**BODY, "stopReason": "stop_sequence", "additionalModelResponseFields": {"stop_sequence": "END"}}
     body["output"] = {"message": {"content": [{"text": "x"}]}}
     assert dragoman.translate_reply(body, source="bedrock", target="anthropic").body["stop_sequence"] == "END"
 
 
-def test_a_reply_of_another_dialect_is_told_as_the_service_would() -> None:
+def test_a_reply_of_another_dialect_is_written_as_the_service_would() -> None:
     chat = {
         "id": "x",
         "model": "m",
@@ -261,7 +263,7 @@ def test_a_reply_of_another_dialect_is_told_as_the_service_would() -> None:
         ({"type": "tool_use", "name": "q"}, "output.message.content[0].toolUseId"),
     ],
 )
-def test_a_call_without_id_or_name_is_the_upstreams_mistake(block: Any, field: str) -> None:
+def test_a_call_without_id_or_name_is_an_upstream_violation(block: Any, field: str) -> None:
     body = {"output": {"message": {"content": [block]}}, "stopReason": "tool_use"}
     with pytest.raises(MissingField) as missing:
         DIALECT.codec.parse_reply(json.dumps(body).encode(), REQUEST)
@@ -276,13 +278,13 @@ def test_a_reply_of_another_shape_is_a_violation(body: str) -> None:
         DIALECT.codec.parse_reply(body.encode(), REQUEST)
 
 
-def test_a_malformed_answer_without_content_is_a_fault() -> None:
+def test_a_malformed_reply_without_content_is_a_fault() -> None:
     body = {"output": {"message": {"content": []}}, "stopReason": "malformed_tool_use"}
     with pytest.raises(UpstreamFault, match="malformed_tool_use"):
         DIALECT.codec.parse_reply(json.dumps(body).encode(), REQUEST)
 
 
-def test_what_has_no_place_in_a_reply_is_a_mistake() -> None:
+def test_unrepresentable_content_in_a_reply_is_a_misuse() -> None:
     for block in (
         Reasoning("x", "bedrock", Signature("bedrock", "y", "encrypted")),
         Opaque("openai", {}),

@@ -1,4 +1,4 @@
-"""Errors of the service, in a person's words, and ours in the service's."""
+"""Bedrock errors: reading those of the service, and writing ours in its form."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def fault(status: int, kind: str, message: str | None = None, **headers: str) ->
     ],
 )
 def test_every_exception_of_the_service_is_known(status: int, name: str, kind: str) -> None:
-    told = fault(status, f"{name}:http://internal.amazon.com/coral/com.amazon.bedrock/", "words")
-    assert (told.kind, told.status, told.code) == (kind, status, name)
-    assert told.message.startswith("words")
+    parsed = fault(status, f"{name}:http://internal.amazon.com/coral/com.amazon.bedrock/", "words")
+    assert (parsed.kind, parsed.status, parsed.code) == (kind, status, name)
+    assert parsed.message.startswith("words")
 
 
 @pytest.mark.parametrize(
@@ -86,16 +86,16 @@ def test_every_exception_of_the_service_is_known(status: int, name: str, kind: s
         (400, "ValidationException", "Input is too long for requested model.", "context_full", ""),
     ],
 )
-def test_trouble_of_the_setup_is_told_with_what_to_do(
+def test_a_setup_error_is_reported_with_what_to_do(
     status: int, name: str, message: str, kind: str, advice: str
 ) -> None:
-    told = fault(status, name, message)
-    assert told.kind == kind
-    assert told.message.startswith(message)
-    assert advice in told.message
+    parsed = fault(status, name, message)
+    assert parsed.kind == kind
+    assert parsed.message.startswith(message)
+    assert advice in parsed.message
 
 
-def test_each_clients_dialect_tells_it_in_its_own_error() -> None:
+def test_each_client_dialect_reports_it_as_its_error() -> None:
     expired = fault(403, "ExpiredTokenException", "The security token included in the request is expired")
     anthropic, openai = get("anthropic"), get("openai")
     assert json.loads(anthropic.codec.render_fault(expired))["error"]["type"] == "authentication_error"
@@ -103,10 +103,10 @@ def test_each_clients_dialect_tells_it_in_its_own_error() -> None:
     assert openai.binding.error_response(expired, b"").status == 401
 
 
-def test_the_type_may_stand_in_the_body_and_words_may_be_missing() -> None:
+def test_the_type_may_be_in_the_body_and_the_message_may_be_missing() -> None:
     body = b'{"__type":"com.amazon.coral.service#ThrottlingException","Message":"wait"}'
-    told = DIALECT.codec.parse_fault(HttpResponse(400, (), body))
-    assert (told.kind, told.message) == ("rate_limit", "wait")
+    parsed = DIALECT.codec.parse_fault(HttpResponse(400, (), body))
+    assert (parsed.kind, parsed.message) == ("rate_limit", "wait")
     assert "ThrottlingException" in fault(429, "ThrottlingException").message
 
 
@@ -114,17 +114,17 @@ def test_the_type_may_stand_in_the_body_and_words_may_be_missing() -> None:
     ("body", "words"),
     [(b"<html>bad gateway</html>", "502 without"), (b"", "502 without"), (b"upstream is gone", "upstream is gone")],
 )
-def test_a_refusal_by_someone_on_the_way_is_told(body: bytes, words: str) -> None:
-    told = DIALECT.codec.parse_fault(HttpResponse(502, (), body))
-    assert told.kind == "server"
-    assert words in told.message
-    assert "<html" not in told.message
+def test_a_refusal_by_a_proxy_is_reported(body: bytes, words: str) -> None:
+    parsed = DIALECT.codec.parse_fault(HttpResponse(502, (), body))
+    assert parsed.kind == "server"
+    assert words in parsed.message
+    assert "<html" not in parsed.message
 
 
-def test_retry_after_is_read_and_told() -> None:
-    told = fault(429, "ThrottlingException", "x", **{"retry-after": "1.5"})
-    assert told.retry_after == 1.5
-    assert DIALECT.binding.error_response(told, b"").header("retry-after") == "2"
+def test_retry_after_is_read_and_written() -> None:
+    parsed = fault(429, "ThrottlingException", "x", **{"retry-after": "1.5"})
+    assert parsed.retry_after == 1.5
+    assert DIALECT.binding.error_response(parsed, b"").header("retry-after") == "2"
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,13 @@ def test_retry_after_is_read_and_told() -> None:
         (Fault("timeout", "x", 504), 408, "ModelTimeoutException"),
     ],
 )
-def test_a_fault_is_told_by_status_and_header(given: Fault, status: int, name: str) -> None:
+def test_a_fault_is_written_as_status_and_header(given: Fault, status: int, name: str) -> None:
     refused = DIALECT.binding.error_response(given, DIALECT.codec.render_fault(given))
     assert (refused.status, refused.header("x-amzn-errortype")) == (status, name)
     assert json.loads(refused.body) == {"message": "x"}
 
 
-# --- InvokeModel with Anthropic's body: the same language behind another door
+# --- InvokeModel: Anthropic's body at another endpoint
 
 INVOKE, ANTHROPIC = get("bedrock.invoke"), get("anthropic")
 BODY: Any = {
@@ -200,7 +200,7 @@ def test_the_path_names_model_and_stream_and_the_body_keeps_its_version_to_itsel
     assert INVOKE.binding.match(wrapped) == call
 
 
-def test_betas_in_the_body_are_the_header_of_anthropics_own_door() -> None:
+def test_betas_in_the_body_become_the_header_of_anthropics_endpoint() -> None:
     call = INVOKE.binding.match(request("invoke", {**BODY, "anthropic_beta": ["a", "b"]}))
     assert call is not None
     sent = ANTHROPIC.binding.wrap(call)
@@ -210,7 +210,7 @@ def test_betas_in_the_body_are_the_header_of_anthropics_own_door() -> None:
     assert json.loads(INVOKE.binding.wrap(call).body)["anthropic_beta"] == ["a", "b"]
 
 
-def test_another_version_goes_back_as_it_came_but_not_to_anthropic() -> None:
+def test_another_version_round_trips_but_is_not_sent_to_anthropic() -> None:
     call = INVOKE.binding.match(request("invoke", {**BODY, "anthropic_version": "2026-10-21"}))
     assert call is not None
     assert json.loads(INVOKE.binding.wrap(call).body)["anthropic_version"] == "2026-10-21"
@@ -223,7 +223,7 @@ def test_other_paths_are_not_ours(path: str) -> None:
     assert INVOKE.binding.match(HttpRequest("GET", "/model/m/invoke", body=b"{}")) is None
 
 
-def test_a_count_of_each_body_has_its_own_door() -> None:
+def test_a_count_of_each_body_has_an_endpoint() -> None:
     inner = base64.b64encode(json.dumps(BODY).encode()).decode()
     ours: Any = {"input": {"invokeModel": {"body": inner}}}
     theirs: Any = {"input": {"converse": {"messages": []}}}
@@ -240,9 +240,9 @@ def test_a_count_of_each_body_has_its_own_door() -> None:
 def test_chunks_are_anthropics_events() -> None:
     data = b"".join(map(chunk, SSE))
     translator = dragoman.stream_translator(source="bedrock.invoke", target="anthropic")
-    told = parse_sse(translator.feed(data) + translator.close())
-    assert [event["type"] for event in told] == [event["type"] for event in SSE]
-    assert told[2] == SSE[2]
+    events = parse_sse(translator.feed(data) + translator.close())
+    assert [event["type"] for event in events] == [event["type"] for event in SSE]
+    assert events[2] == SSE[2]
 
 
 def test_anthropics_events_become_chunks() -> None:
@@ -253,7 +253,7 @@ def test_anthropics_events_become_chunks() -> None:
     assert [json.loads(base64.b64decode(data["bytes"]))["type"] for _, data in out] == [event["type"] for event in SSE]
 
 
-def test_at_home_chunks_pass_as_they_came() -> None:
+def test_in_the_same_dialect_chunks_pass_unchanged() -> None:
     data = b"".join(map(chunk, SSE))
     translator = dragoman.stream_translator(source="bedrock.invoke", target="bedrock.invoke")
     assert translator.feed(data) + translator.close() == data
@@ -269,14 +269,14 @@ def test_an_exception_is_anthropics_error_and_back() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"{}", b'{"bytes":"%"}', b'{"bytes":"aGk="}', b"no json"])
-def test_what_is_no_chunk_is_a_bad_frame(payload: bytes) -> None:
+def test_a_frame_that_is_no_chunk_is_a_bad_frame(payload: bytes) -> None:
     translator = dragoman.stream_translator(source="bedrock.invoke", target="anthropic")
     translator.feed(encode_event("chunk", payload))
     assert translator.error is not None
     assert "chunk" in str(translator.error)
 
 
-def test_a_refusal_is_in_the_way_of_aws() -> None:
+def test_a_refusal_has_the_form_of_aws() -> None:
     fault = Fault("rate_limit", "slow down", 429)
     refused = INVOKE.binding.error_response(fault, INVOKE.codec.render_fault(fault))
     assert (refused.status, refused.header("x-amzn-errortype")) == (429, "ThrottlingException")

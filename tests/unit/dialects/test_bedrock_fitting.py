@@ -1,4 +1,4 @@
-"""What requests of other dialects become on their way to Bedrock, each change with its note."""
+"""Requests of other dialects translated to Bedrock: every change has its note."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def parsed(body: Any, model: str = CLAUDE) -> Conversation:
 
 def from_anthropic(body: Any, model: str = CLAUDE) -> tuple[Any, list[str]]:
     """The Converse body of a Messages request, and the rules of the notes."""
-    told = dragoman.translate_request(
+    translated = dragoman.translate_request(
         {"max_tokens": 99, **body, "model": "m"}, source="anthropic", target="bedrock", model=model
     )
-    return told.body, [note.rule for note in told.notes]
+    return translated.body, [note.rule for note in translated.notes]
 
 
 def from_openai(body: Any, model: str = CLAUDE) -> tuple[Any, list[str]]:
-    told = dragoman.translate_request({**body, "model": "m"}, source="openai", target="bedrock", model=model)
-    return told.body, [note.rule for note in told.notes]
+    translated = dragoman.translate_request({**body, "model": "m"}, source="openai", target="bedrock", model=model)
+    return translated.body, [note.rule for note in translated.notes]
 
 
 # --- from other dialects: ids and names
@@ -60,7 +60,7 @@ def test_an_illegal_id_gets_one_alias_on_call_and_result(id_: str) -> None:
     assert "ids.renamed" in rules
 
 
-def test_long_ids_that_begin_alike_stay_apart() -> None:
+def test_long_ids_with_the_same_prefix_stay_distinct() -> None:
     one, _ = from_openai(_called("i" * 80 + "1" * 10))
     other, _ = from_openai(_called("i" * 80 + "2" * 10))
     assert one["messages"][1] != other["messages"][1]
@@ -119,7 +119,7 @@ def test_choice_none_with_tool_history_keeps_the_tools(model: str, free: Any) ->
     assert ("tools.choice" in rules) == (free is None)
 
 
-def test_parallel_calls_are_forbidden_where_there_is_a_word_for_it() -> None:
+def test_parallel_calls_are_forbidden_where_there_is_a_field_for_it() -> None:
     body, _ = from_openai({**_called("a"), "parallel_tool_calls": False})
     assert body["additionalModelRequestFields"] == {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
     body, rules = from_openai({**_called("a"), "parallel_tool_calls": False}, NOVA)
@@ -154,7 +154,7 @@ def test_nothing_blank_is_sent() -> None:
     assert {"text.blank", "bedrock.result.empty"} <= set(rules)
 
 
-def test_results_stand_alone_where_the_model_wants_it() -> None:
+def test_results_get_a_separate_message_where_the_model_wants_it() -> None:
     asked = _called("a")
     asked["messages"].append({"role": "user", "content": "and now?"})
     body, rules = from_openai(asked, "mistral.mistral-large-2407-v1:0")
@@ -180,7 +180,7 @@ VENDORS = (
 
 @pytest.mark.parametrize("model", [None, *VENDORS])
 def test_l12_every_vendor_takes_the_status_of_a_result(model: str | None) -> None:
-    """Recorded requests with `toolResult.status` were answered by Nova, Llama 4, Pixtral and Kimi."""
+    """Recorded requests with `toolResult.status` were accepted by Nova, Llama 4, Pixtral and Kimi."""
     failed = {"type": "tool_result", "tool_use_id": "a", "content": "boom", "is_error": True}
     history = [
         {"role": "user", "content": "go"},
@@ -208,10 +208,10 @@ def test_l12_a_status_of_the_client_itself_is_kept_and_breaks_no_rule(model: str
             {"role": "user", "content": [result]},
         ],
     }
-    told = dragoman.translate_request(body, source="bedrock", target="bedrock", model=model)
-    assert told.body["messages"][2]["content"] == [result]
-    assert not told.notes
-    assert not DIALECT.codec.breaches(ApiRequest("generate", model, False, told.body))
+    translated = dragoman.translate_request(body, source="bedrock", target="bedrock", model=model)
+    assert translated.body["messages"][2]["content"] == [result]
+    assert not translated.notes
+    assert not DIALECT.codec.breaches(ApiRequest("generate", model, False, translated.body))
 
 
 def test_json_results_are_text_for_a_model_that_misreads_them() -> None:
@@ -224,9 +224,9 @@ def test_json_results_are_text_for_a_model_that_misreads_them() -> None:
         ],
     }
     kept: Any = plan(DIALECT, DIALECT, parsed(body)).call().body
-    told: Any = plan(DIALECT, DIALECT, parsed(body, NOVA)).call().body
+    translated: Any = plan(DIALECT, DIALECT, parsed(body, NOVA)).call().body
     assert kept["messages"][2]["content"][0]["toolResult"]["content"] == [{"json": {"x": 1}}]
-    assert told["messages"][2]["content"][0]["toolResult"]["content"] == [{"text": '{"x":1}'}]
+    assert translated["messages"][2]["content"][0]["toolResult"]["content"] == [{"text": '{"x":1}'}]
     anthropic = dragoman.translate_request(body, source="bedrock", target="anthropic", model="m")
     assert anthropic.body["messages"][2]["content"][0]["content"] == '{"x":1}'
 
@@ -234,7 +234,7 @@ def test_json_results_are_text_for_a_model_that_misreads_them() -> None:
 # --- from other dialects: cache points
 
 
-def test_cache_marks_become_cache_points_beside_what_they_mark() -> None:
+def test_cache_marks_become_cache_points_after_their_blocks() -> None:
     hour = {"type": "ephemeral", "ttl": "1h"}
     body, _ = from_anthropic(
         {
@@ -262,7 +262,7 @@ def test_cache_marks_become_cache_points_beside_what_they_mark() -> None:
     assert body["messages"][4]["content"] == [{"text": "x"}, point]
 
 
-def test_a_fifth_mark_goes_oldest_message_first() -> None:
+def test_of_five_cache_marks_the_oldest_message_loses_its_mark() -> None:
     # case 23
     marked = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
     turns = [{"role": role, "content": [marked]} for role in ("user", "assistant", "user", "assistant", "user")]
@@ -298,7 +298,7 @@ def test_no_hour_follows_five_minutes() -> None:
     assert "bedrock.cache.ttl" in rules
 
 
-def test_marks_of_tools_only_where_the_model_takes_them() -> None:
+def test_tools_have_cache_marks_only_where_the_model_accepts_them() -> None:
     tools = [{"name": "get", "input_schema": SCHEMA, "cache_control": {"type": "ephemeral"}}]
     claude, _ = from_anthropic({**_anthropic("x"), "tools": tools})
     nova, rules = from_anthropic({**_anthropic("x"), "tools": tools}, NOVA)
@@ -319,7 +319,7 @@ def _thought(*blocks: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("block", "told"),
+    ("block", "expected"),
     [
         (
             {"type": "thinking", "thinking": "", "signature": "sig=="},
@@ -329,14 +329,14 @@ def _thought(*blocks: Any) -> dict[str, Any]:
         ({"type": "redacted_thinking", "data": "EpoBCkYI"}, {"redactedContent": "RXBvQkNrWUk="}),
     ],
 )
-def test_a_signature_goes_to_claude_and_comes_back_as_it_was(block: Any, told: Any) -> None:
+def test_a_signature_is_sent_to_claude_and_round_trips(block: Any, expected: Any) -> None:
     body, _ = from_anthropic(_thought(block))
-    assert body["messages"][1]["content"][0] == {"reasoningContent": told}
+    assert body["messages"][1]["content"][0] == {"reasoningContent": expected}
     back = dragoman.translate_request(body, source="bedrock", target="anthropic", model="claude-x")
     assert back.body["messages"][1]["content"][0] == block
 
 
-def test_signed_reasoning_is_for_claude_alone() -> None:
+def test_signed_reasoning_is_sent_only_to_claude() -> None:
     signed = {"type": "thinking", "thinking": "hm", "signature": "s"}
     for model in (NOVA, "deepseek.r1-v1:0", "openai.gpt-oss-20b-1:0"):
         body, rules = from_anthropic(_thought(signed), model)
@@ -344,7 +344,7 @@ def test_signed_reasoning_is_for_claude_alone() -> None:
         assert {"foreign.reasoning", "bedrock.reasoning.refused"} & set(rules)
 
 
-def test_unsigned_reasoning_goes_back_to_others_but_not_to_claude_or_deepseek() -> None:
+def test_unsigned_reasoning_is_sent_to_models_other_than_claude_and_deepseek() -> None:
     thought = {"reasoningContent": {"reasoningText": {"text": "hm"}}}
     turns = [
         {"role": "user", "content": [{"text": "a"}]},
@@ -370,7 +370,7 @@ def test_a_thinking_budget_fits_its_limit() -> None:
     assert "thinking.budget" in rules
 
 
-def test_no_forced_tool_beside_thinking() -> None:
+def test_no_tool_is_forced_with_thinking() -> None:
     asked = {**_anthropic("x"), "thinking": {"type": "enabled", "budget_tokens": 1024}, "tool_choice": {"type": "any"}}
     body, rules = from_anthropic({**asked, "max_tokens": 9000})
     assert body["additionalModelRequestFields"]["thinking"] == {"type": "disabled"}
@@ -381,7 +381,7 @@ def test_no_forced_tool_beside_thinking() -> None:
 # --- from other dialects: media
 
 
-def test_images_go_inside_results() -> None:
+def test_images_are_sent_inside_results() -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
     history = [
         {"role": "user", "content": "go"},
@@ -389,11 +389,11 @@ def test_images_go_inside_results() -> None:
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [image]}]},
     ]
     body, _ = from_anthropic({**_anthropic("x"), "messages": history})
-    told = {"image": {"format": "png", "source": {"bytes": PIXEL}}}
-    assert body["messages"][2]["content"][0]["toolResult"]["content"] == [told]
+    expected = {"image": {"format": "png", "source": {"bytes": PIXEL}}}
+    assert body["messages"][2]["content"][0]["toolResult"]["content"] == [expected]
 
 
-def test_documents_get_legal_names_each_its_own_and_company() -> None:
+def test_documents_get_unique_legal_names_and_a_text() -> None:
     def document(name: str) -> Any:
         return {
             "type": "document",
@@ -454,7 +454,7 @@ def test_a_system_message_between_turns_is_folded() -> None:
     assert {"system.folded", "turn.merged"} <= set(rules)
 
 
-def test_temperature_is_clamped_and_unknown_knobs_are_dropped() -> None:
+def test_temperature_is_clamped_and_unknown_settings_are_dropped() -> None:
     body, rules = from_openai({"messages": [{"role": "user", "content": "a"}], "temperature": 1.7, "seed": 3})
     assert body["inferenceConfig"] == {"temperature": 1.0}
     assert {"knob.clamped", "knob.dropped"} <= set(rules)
@@ -494,14 +494,14 @@ def test_tools_of_one_name_and_schemas_of_no_object_are_settled() -> None:
         (Thinking("on", budget=5), Thinking("on", budget=1024), "thinking.budget"),
     ],
 )
-def test_thinking_is_told_in_words_that_claude_takes(asked: Thinking, sent: Thinking, rule: str) -> None:
+def test_thinking_is_sent_in_a_form_that_claude_accepts(asked: Thinking, sent: Thinking, rule: str) -> None:
     conversation = Conversation(
         CLAUDE, (Message("user", (Text("x"),)),), thinking=asked, sampling={"temperature": 0.5, "top_k": 3}
     )
     made = plan(DIALECT, DIALECT, conversation)
     assert made.translated.thinking == sent
     assert rule in [note.rule for note in made.notes]
-    assert bool(made.translated.sampling) == (sent.mode == "off")  # the sampling knobs are refused beside thinking
+    assert bool(made.translated.sampling) == (sent.mode == "off")  # the service refuses sampling settings with thinking
 
 
 @pytest.mark.parametrize(
@@ -536,7 +536,7 @@ def test_media_that_is_unusual_is_settled() -> None:
     assert {"media.name", "bedrock.media.blank"} <= {note.rule for note in made.notes}
 
 
-def test_a_mark_goes_from_a_document_that_is_no_pdf() -> None:
+def test_a_document_that_is_no_pdf_loses_its_cache_mark() -> None:
     marked = Media("document", "text/csv", "base64", "aGk=", "n", CacheBreakpoint())
     made = plan(DIALECT, DIALECT, Conversation(CLAUDE, (Message("user", (marked, Text("x"))),)))
     assert [note.rule for note in made.notes] == ["bedrock.cache.document"]

@@ -1,4 +1,4 @@
-"""Converse requests, both directions, and what other dialects' requests become."""
+"""Converse requests, both directions, and translations from other dialects."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_tool_choices(config: Any, choice: ToolChoice) -> None:
     assert parsed({**asking({"text": "x"}), "toolConfig": {"tools": [TOOL], **config}}).tool_choice == choice
 
 
-def test_what_only_this_service_knows_is_kept() -> None:
+def test_fields_that_only_this_service_knows_are_kept() -> None:
     body = {
         **asking(
             {"guardContent": {"text": {"text": "check me", "qualifiers": ["query"]}}},
@@ -209,9 +209,9 @@ def test_what_only_this_service_knows_is_kept() -> None:
 
 def test_guarded_text_reaches_a_model_that_has_no_guardrails() -> None:
     body = asking({"guardContent": {"text": {"text": "check me"}}})
-    told = dragoman.translate_request(body, source="bedrock", target="anthropic", model="m")
-    assert told.body["messages"][0]["content"] == "check me"
-    assert "foreign.field" in [note.rule for note in told.notes]
+    translated = dragoman.translate_request(body, source="bedrock", target="anthropic", model="m")
+    assert translated.body["messages"][0]["content"] == "check me"
+    assert "foreign.field" in [note.rule for note in translated.notes]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_guarded_text_reaches_a_model_that_has_no_guardrails() -> None:
         ({**asking(), "toolConfig": {"tools": [TOOL], "toolChoice": {"tool": {}}}}, "toolConfig.toolChoice.tool.name"),
     ],
 )
-def test_what_cannot_be_read_is_named(body: Any, at: str) -> None:
+def test_unreadable_content_is_named(body: Any, at: str) -> None:
     with pytest.raises(MalformedRequest) as refused:
         parsed(body)
     assert refused.value.at == at
@@ -259,7 +259,7 @@ def test_what_cannot_be_read_is_named(body: Any, at: str) -> None:
         (f"/model/{PROFILE}/converse", PROFILE, False),
     ],
 )
-def test_the_path_names_the_model_and_says_whether_to_stream(path: str, model: str, stream: bool) -> None:
+def test_the_path_has_the_model_and_whether_to_stream(path: str, model: str, stream: bool) -> None:
     call = DIALECT.binding.match(HttpRequest("POST", path, body=b'{"messages":[]}'))
     assert call == ApiRequest("generate", model, stream, {"messages": []})
     assert DIALECT.binding.match(DIALECT.binding.wrap(call)) == call
@@ -276,7 +276,7 @@ def test_the_sdks_arguments_are_a_body_too() -> None:
     assert (call.model, call.body) == ("m", {"messages": []})
 
 
-def test_a_count_is_asked_for_with_what_bears_on_it() -> None:
+def test_a_count_request_has_only_the_fields_that_count() -> None:
     call = ApiRequest(
         "count", "m", False, {"messages": [], "inferenceConfig": {"maxTokens": 1}, "toolConfig": {"tools": [TOOL]}}
     )
@@ -299,7 +299,7 @@ def test_a_count_is_asked_for_with_what_bears_on_it() -> None:
         (Conversation("m", (), tools=(ToolSpec("t"),)), ""),
     ],
 )
-def test_what_cannot_be_said_is_refused(conversation: Conversation, at: str) -> None:
+def test_unrepresentable_content_is_refused(conversation: Conversation, at: str) -> None:
     with pytest.raises(Unrepresentable) as refused:
         rendered(conversation)
     assert refused.value.at == at
@@ -312,7 +312,7 @@ def test_a_setting_names_the_vendor_of_an_opaque_id() -> None:
     assert "signed_reasoning" not in claude.codec.capabilities(NOVA).traits
 
 
-# --- at home: what is unusual comes back as it was
+# --- round trips of unusual bodies in the same dialect
 
 BASE: Any = asking({"text": "x"})
 FREE = "additionalModelRequestFields"
@@ -381,7 +381,7 @@ FREE = "additionalModelRequestFields"
         {"messages": [{"role": "user", "content": [{"text": "x"}], "y": 1}]},
     ],
 )
-def test_an_unusual_body_comes_back_as_it_was(body: Any) -> None:
+def test_an_unusual_body_round_trips_unchanged(body: Any) -> None:
     assert rendered(parsed(body)) == body
 
 
@@ -415,7 +415,7 @@ def test_an_unusual_body_comes_back_as_it_was(body: Any) -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_of_an_unusual_body_is_named(body: Any, at: str) -> None:
+def test_unreadable_content_of_an_unusual_body_is_named(body: Any, at: str) -> None:
     with pytest.raises(MalformedRequest) as refused:
         parsed(body)
     assert refused.value.at == at
@@ -434,7 +434,7 @@ def test_a_message_may_be_a_text_and_so_may_a_result() -> None:
     assert asked.messages[1].blocks == (ToolResult("t", (Text("ok"),)),)
 
 
-def test_bytes_that_are_no_text_survive_as_a_seal() -> None:
+def test_bytes_that_are_no_text_round_trip_as_a_signature() -> None:
     (block,) = content({"reasoningContent": {"redactedContent": "/w=="}})
     assert isinstance(block, Reasoning)
     assert rendered(Conversation(CLAUDE, (Message("assistant", (block,)),)))["messages"][0]["content"][0] == {

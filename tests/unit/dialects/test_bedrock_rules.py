@@ -1,4 +1,4 @@
-"""Every rule of the service (facts 1.2 and 1.4): a request that breaks it is named, and refused by the simulator."""
+"""Every rule of the service (facts 1.2 and 1.4): a request that breaks it is reported, and refused by the simulator."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def assistant(*blocks: Any) -> Any:
     return {"role": "assistant", "content": list(blocks)}
 
 
-def said(words: str = "x") -> Any:
+def text_block(words: str = "x") -> Any:
     return {"text": words}
 
 
@@ -49,7 +49,7 @@ def call(id_: Any = "a", **more: Any) -> Any:
 
 
 def result(id_: Any = "a", *parts: Any, **more: Any) -> Any:
-    return {"toolResult": {"toolUseId": id_, "content": list(parts) or [said("ok")], **more}}
+    return {"toolResult": {"toolUseId": id_, "content": list(parts) or [text_block("ok")], **more}}
 
 
 def document(name: str = "a", form: str = "pdf") -> Any:
@@ -65,12 +65,12 @@ def asking(*messages: Any, **more: Any) -> Any:
 
 
 def asked(**more: Any) -> Any:
-    return asking(user(said()), **more)
+    return asking(user(text_block()), **more)
 
 
 def calling(*messages: Any) -> Any:
-    """A question, and what follows it where a tool is offered."""
-    return asking(user(said()), *messages, **CONFIG)
+    """Return a request with a user message, these messages after it, and a tool."""
+    return asking(user(text_block()), *messages, **CONFIG)
 
 
 def schema(text_: Any) -> Any:
@@ -79,24 +79,39 @@ def schema(text_: Any) -> Any:
 
 
 GOOD: dict[str, tuple[Any, str]] = {
-    "a question": (asking(user(said())), CLAUDE),
+    "a question": (asking(user(text_block())), CLAUDE),
     "a tool loop": (
-        asking(user(said()), assistant(said(), call("a"), call("b")), user(result("a"), result("b"), said()), **CONFIG),
+        asking(
+            user(text_block()),
+            assistant(text_block(), call("a"), call("b")),
+            user(result("a"), result("b"), text_block()),
+            **CONFIG,
+        ),
         CLAUDE,
     ),
-    "documents": (asking(user(said(), document("a"), document("a (2)"))), CLAUDE),
-    "cache points": (asking(user(said(), HOUR, said(), POINT), system=[said(), HOUR]), CLAUDE),
-    "thinking": (asking(user(said()), assistant(thought(signature="s"), said()), user(said()), **THINKING), CLAUDE),
-    "unsigned": (asking(user(said()), assistant(thought(), said()), user(said())), NOVA),
-    "prefill": (asking(user(said()), assistant(said())), CLAUDE),
-    "closed": (asking(user(said()), **schema({**SCHEMA, "additionalProperties": False})), CLAUDE),
-    "new members": (asking(user(said(), {"hologram": {}})), CLAUDE),
+    "documents": (asking(user(text_block(), document("a"), document("a (2)"))), CLAUDE),
+    "cache points": (asking(user(text_block(), HOUR, text_block(), POINT), system=[text_block(), HOUR]), CLAUDE),
+    "thinking": (
+        asking(user(text_block()), assistant(thought(signature="s"), text_block()), user(text_block()), **THINKING),
+        CLAUDE,
+    ),
+    "unsigned": (asking(user(text_block()), assistant(thought(), text_block()), user(text_block())), NOVA),
+    "prefill": (asking(user(text_block()), assistant(text_block())), CLAUDE),
+    "closed": (asking(user(text_block()), **schema({**SCHEMA, "additionalProperties": False})), CLAUDE),
+    "new members": (asking(user(text_block(), {"hologram": {}})), CLAUDE),
     "a result with more": (
-        asking(user(said()), assistant(call()), user(result("a", {"json": [1]}, said()), POINT, said()), **CONFIG),
+        asking(
+            user(text_block()),
+            assistant(call()),
+            user(result("a", {"json": [1]}, text_block()), POINT, text_block()),
+            **CONFIG,
+        ),
         CLAUDE,
     ),
     "a server tool": (
-        asking(user(said()), assistant(call("s", type="server_tool_use"), said()), user(said()), **CONFIG),
+        asking(
+            user(text_block()), assistant(call("s", type="server_tool_use"), text_block()), user(text_block()), **CONFIG
+        ),
         CLAUDE,
     ),
 }
@@ -108,35 +123,35 @@ def test_a_good_request_breaks_nothing(name: str) -> None:
     assert DIALECT.codec.breaches(ApiRequest("generate", model, False, body)) == []
 
 
-# The rule, the service's words, the request, and the model, if its vendor matters.
+# The rule, a part of the service's message, the request, and the model, if its vendor matters.
 BAD: list[tuple[Any, ...]] = [
-    ("messages.first", "must start with a user message", asking(assistant(said()), user(said()))),
-    ("messages.alternate", "must alternate between user and assistant", asking(user(said()), user(said()))),
-    ("messages.last", "must end with a user message", asking(user(said()), assistant(said())), MISTRAL),
-    ("tool_result.count", "exceeds the number of toolUse blocks", calling(assistant(said()), user(result()))),
+    ("messages.first", "must start with a user message", asking(assistant(text_block()), user(text_block()))),
+    ("messages.alternate", "must alternate between user and assistant", asking(user(text_block()), user(text_block()))),
+    ("messages.last", "must end with a user message", asking(user(text_block()), assistant(text_block())), MISTRAL),
+    ("tool_result.count", "exceeds the number of toolUse blocks", calling(assistant(text_block()), user(result()))),
     ("tool_result.orphan", "unexpected", calling(assistant(call("a")), user(result("b")))),
     (
         "tool_use.unanswered",
         "Did not find 1 tool_result block(s) at the beginning",
-        calling(assistant(call()), user(said())),
+        calling(assistant(call()), user(text_block())),
     ),
-    ("tool_use.unanswered", "at the beginning", calling(assistant(call()), user(said(), result()))),
+    ("tool_use.unanswered", "at the beginning", calling(assistant(call()), user(text_block(), result()))),
     ("tool_use.unanswered", "Did not find 2", calling(assistant(call("a"), call("b")))),
     ("tool_use.duplicate", "contain duplicate Ids", calling(assistant(call(), call()), user(result()))),
     ("tool_result.duplicate", "contain duplicate Ids", calling(assistant(call(), call("b")), user(result(), result()))),
     (
         "tool_config.required",
         "toolConfig field must be defined",
-        asking(user(said()), assistant(call()), user(result())),
+        asking(user(text_block()), assistant(call()), user(result())),
     ),
-    ("text.blank", "must contain non-whitespace text", asking(user(said(" ")))),
-    ("text.blank", "must contain non-whitespace text", asked(system=[said("\n")])),
-    ("text.blank", "non-whitespace", calling(assistant(call()), user(result("a", said(" "))))),
+    ("text.blank", "must contain non-whitespace text", asking(user(text_block(" ")))),
+    ("text.blank", "must contain non-whitespace text", asked(system=[text_block("\n")])),
+    ("text.blank", "non-whitespace", calling(assistant(call()), user(result("a", text_block(" "))))),
     ("content.empty", "content field in the Message object is empty", asking(user())),
     (
         "tool_result.apart",
         "Conversation blocks and tool result blocks cannot",
-        calling(assistant(call()), user(result(), said())),
+        calling(assistant(call()), user(result(), text_block())),
         MISTRAL,
     ),
     ("tool_use.input", "Provide a json object", calling(assistant(call(input="{}")), user(result()))),
@@ -166,14 +181,14 @@ BAD: list[tuple[Any, ...]] = [
         asked(toolConfig={"tools": [TOOL], "toolChoice": {"tool": {"name": "z"}}}),
     ),
     ("tools.duplicate", "used twice", asked(toolConfig={"tools": [TOOL, TOOL]})),
-    ("document.name", "document file name can only contain", asking(user(said(), document("a.pdf")))),
-    ("document.name", "more than one consecutive whitespace", asking(user(said(), document("a  b")))),
-    ("document.duplicate", "unique names", asking(user(said(), document(), document()))),
+    ("document.name", "document file name can only contain", asking(user(text_block(), document("a.pdf")))),
+    ("document.name", "more than one consecutive whitespace", asking(user(text_block(), document("a  b")))),
+    ("document.duplicate", "unique names", asking(user(text_block(), document(), document()))),
     ("document.text", "text block must accompany a document", asking(user(document()))),
-    ("cache.count", "maximum of 4", asking(user(*[each for _ in range(5) for each in (said(), POINT)]))),
-    ("cache.ttl_order", "must not come after", asking(user(said(), HOUR), system=[said(), POINT])),
-    ("cache.document", "other than PDF", asking(user(said(), document("a", "csv"), POINT))),
-    ("field.unknown", "extraneous key", calling(assistant(call()), user(result("a", said(), cachePoint={})))),
+    ("cache.count", "maximum of 4", asking(user(*[each for _ in range(5) for each in (text_block(), POINT)]))),
+    ("cache.ttl_order", "must not come after", asking(user(text_block(), HOUR), system=[text_block(), POINT])),
+    ("cache.document", "other than PDF", asking(user(text_block(), document("a", "csv"), POINT))),
+    ("field.unknown", "extraneous key", calling(assistant(call()), user(result("a", text_block(), cachePoint={})))),
     (
         "output.closed",
         "additionalProperties",
@@ -182,18 +197,18 @@ BAD: list[tuple[Any, ...]] = [
     (
         "reasoning.unsigned",
         "signature: Field required",
-        asking(user(said()), assistant(thought(), said()), user(said())),
+        asking(user(text_block()), assistant(thought(), text_block()), user(text_block())),
     ),
     (
         "reasoning.signed",
         "doesn't support",
-        asking(user(said()), assistant(thought(signature="s"), said()), user(said())),
+        asking(user(text_block()), assistant(thought(signature="s"), text_block()), user(text_block())),
         NOVA,
     ),
     (
         "reasoning.refused",
         "doesn't support",
-        asking(user(said()), assistant(thought(), said()), user(said())),
+        asking(user(text_block()), assistant(thought(), text_block()), user(text_block())),
         DEEPSEEK,
     ),
     ("field.unknown", "extraneous key [x]", asking(user({"text": "a", "x": 1}))),
@@ -212,8 +227,12 @@ BAD: list[tuple[Any, ...]] = [
     ("field.required", "must not be null", calling(assistant(call(None)), user(result()))),
     ("length", "less than or equal to 64", calling(assistant(call("i" * 65)), user(result("i" * 65)))),
     ("pattern", "regular expression pattern", calling(assistant(call("a b")), user(result("a b")))),
-    ("enum", "enum value set", asking({"role": "bot", "content": [said()]})),
-    ("enum", "enum value set: [png", asking(user(said(), {"image": {"format": "bmp", "source": {"bytes": "aGk="}}}))),
+    ("enum", "enum value set", asking({"role": "bot", "content": [text_block()]})),
+    (
+        "enum",
+        "enum value set: [png",
+        asking(user(text_block(), {"image": {"format": "bmp", "source": {"bytes": "aGk="}}})),
+    ),
     ("range", "less than or equal to 1", asked(inferenceConfig={"temperature": 1.5})),
     ("range", "greater than or equal to 1", asked(inferenceConfig={"maxTokens": 0})),
     ("type", "whole number", asked(inferenceConfig={"maxTokens": True})),
@@ -233,7 +252,7 @@ def service() -> Iterator[Simulator]:
     ("rule", "words", "body", "model"),
     [pytest.param(*(*case, CLAUDE)[:4], id=f"{number}-{case[0]}") for number, case in enumerate(BAD)],
 )
-def test_a_request_that_breaks_a_rule_is_refused_in_the_services_words(
+def test_a_request_that_breaks_a_rule_is_refused_with_the_services_message(
     service: Simulator, rule: str, words: str, body: Any, model: str
 ) -> None:
     found = DIALECT.codec.breaches(ApiRequest("generate", model, False, body))
@@ -253,9 +272,7 @@ def test_every_rule_of_the_lint_is_tried_here() -> None:
 
 @given(asked=strategies.conversations(), client=st.sampled_from(["anthropic", "openai"]), data=st.data())
 @settings(max_examples=60)
-def test_what_clients_of_other_dialects_ask_always_passes(
-    asked: Conversation, client: str, data: st.DataObject
-) -> None:
+def test_requests_of_other_dialects_always_pass(asked: Conversation, client: str, data: st.DataObject) -> None:
     model = data.draw(st.sampled_from([CLAUDE, NOVA, MISTRAL, DEEPSEEK, "m"]))
     try:
         made = plan(get(client), DIALECT, structs.replace(asked, model=model))

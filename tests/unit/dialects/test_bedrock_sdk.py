@@ -1,4 +1,4 @@
-"""boto3 and botocore, unmodified, against what we say: requests that their validator takes, streams that they read."""
+"""boto3 and botocore, unmodified: their validator accepts our requests, and they read our streams."""
 
 from __future__ import annotations
 
@@ -128,11 +128,11 @@ def test_botocore_reads_our_streams_as_the_services() -> None:
     back = dragoman.stream_translator(source="anthropic", target="bedrock", request=asked)
     ours = back.feed(sse.feed(data) + sse.close()) + back.close()
     expected = read_by_botocore(data)
-    expected[-1]["metadata"]["metrics"]["latencyMs"] = 0  # how long it took is not told by others
+    expected[-1]["metadata"]["metrics"]["latencyMs"] = 0  # other dialects do not report the latency
     assert read_by_botocore(ours) == expected
 
 
-def test_botocore_raises_what_we_write_as_an_exception() -> None:
+def test_botocore_raises_the_exceptions_that_we_write() -> None:
     sse = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"busy"}}\n\n'
     translator = dragoman.stream_translator(source="anthropic", target="bedrock")
     with pytest.raises(EventStreamError, match=r"serviceUnavailableException.*busy"):
@@ -203,11 +203,11 @@ def _gathered(events: Any) -> tuple[Any, str]:
             elif "toolUse" in piece:
                 block["toolUse"]["input"] += piece["toolUse"]["input"]
             else:
-                said = block.setdefault("reasoningContent", {"reasoningText": {"text": "", "signature": ""}})[
+                parts = block.setdefault("reasoningContent", {"reasoningText": {"text": "", "signature": ""}})[
                     "reasoningText"
                 ]
                 for name, value in piece["reasoningContent"].items():
-                    said[name] += value
+                    parts[name] += value
         elif kind == "messageStop":
             reason = data["stopReason"]
     for block in blocks.values():

@@ -1,4 +1,4 @@
-"""ConverseStream as it comes: the sequences that were recorded (facts 1.3), and every way in which it can go wrong."""
+"""ConverseStream decoding: the recorded sequences (facts 1.3), and every kind of broken stream."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_metadata_after_message_stop_is_the_end() -> None:
     ]
 
 
-def test_counts_come_in_the_words_of_each_client() -> None:
+def test_token_counts_have_the_fields_of_each_client() -> None:
     data = stream(START, text(0, "x"), stop("end_turn"), METADATA)
     closing = [event for event in parse_sse(to("anthropic", data)) if event["type"] == "message_delta"]
     assert len(closing) == 1
@@ -113,7 +113,7 @@ def test_metadata_that_comes_early_does_not_end_the_stream() -> None:
     assert kinds(data) == ["Started", "UsageReported", "BlockStarted", "TextDelta", "BlockEnded", "Stopped", "Finished"]
 
 
-def test_reasoning_is_sealed_at_its_end_by_all_pieces_of_its_signature() -> None:
+def test_reasoning_ends_with_the_joined_pieces_of_its_signature() -> None:
     thought = [delta(0, reasoningContent={"text": "Hm"}), delta(0, reasoningContent={"signature": "si"})]
     data = stream(
         START, thought, delta(0, reasoningContent={"signature": "gn"}), end(0), text(1, "x"), stop("end_turn")
@@ -171,7 +171,7 @@ def test_a_tool_of_the_service_comes_whole_with_its_result() -> None:
         ),
     ]
     check(decode_stream(data))
-    assert b"nova_code" not in to("anthropic", data)  # it is nobody else's
+    assert b"nova_code" not in to("anthropic", data)  # other dialects do not have it
     assert [each for each in frames(to("bedrock", data)) if "nova_code" in str(each)]
 
 
@@ -244,7 +244,7 @@ def test_calls_are_counted_by_themselves_for_chat_clients() -> None:
     assert {call["index"] for call in calls} == {0, 1}
 
 
-def test_a_gap_in_the_indices_is_nobodys_business() -> None:
+def test_a_gap_in_the_indices_is_no_error() -> None:
     data = stream(START, use(4, "a", "f", "{}"), stop("tool_use"), METADATA)
     starts = [event["index"] for event in parse_sse(to("anthropic", data)) if event["type"] == "content_block_start"]
     assert starts == [0]
@@ -304,7 +304,7 @@ def test_an_open_think_tag_does_not_swallow_the_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("wire_reason", "why"),
     [
         ("end_turn", StopReason.END),
         ("stop_sequence", StopReason.SEQUENCE),
@@ -315,14 +315,14 @@ def test_an_open_think_tag_does_not_swallow_the_end() -> None:
         ("something_new", StopReason.END),
     ],
 )
-def test_reasons_to_stop(said: str, why: StopReason) -> None:
-    data = stream(START, text(0, "x"), stop(said), METADATA)
+def test_reasons_to_stop(wire_reason: str, why: StopReason) -> None:
+    data = stream(START, text(0, "x"), stop(wire_reason), METADATA)
     (stopped,) = [event for event in decode_stream(data) if isinstance(event, Stopped)]
     assert stopped.stop.reason is why
-    assert ("messageStop", {"stopReason": said}) in frames(to("bedrock", data))
+    assert ("messageStop", {"stopReason": wire_reason}) in frames(to("bedrock", data))
 
 
-def test_a_malformed_answer_is_an_error_unless_there_is_something_usable() -> None:
+def test_a_malformed_reply_is_an_error_unless_it_has_content() -> None:
     """A call that the service dropped is an error in any case."""
     for reason in ("malformed_model_output", "malformed_tool_use"):
         assert reason in fault_of(stream(START, stop(reason))).message
@@ -341,13 +341,13 @@ def test_a_malformed_answer_is_an_error_unless_there_is_something_usable() -> No
         ("somethingNewException", "server", 500),
     ],
 )
-def test_an_exception_in_the_stream_ends_it_with_its_own_words(kind: str, meant: str, status: int) -> None:
+def test_an_exception_in_the_stream_ends_it_with_its_message(kind: str, meant: str, status: int) -> None:
     fault = fault_of(stream(START, delta(0, text="x"), (f"!{kind}", {"message": "slow down"})))
     assert (fault.kind, fault.status, fault.message) == (meant, status, "slow down")
     assert fault.code.lower() == kind.lower()
 
 
-def test_throttling_after_output_is_each_clients_own_error() -> None:
+def test_throttling_after_output_is_an_error_of_each_client_dialect() -> None:
     # case 7
     data = stream(START, [delta(0, text=piece) for piece in "abc"], ("!throttlingException", {"message": "slow down"}))
     assert parse_sse(to("anthropic", data))[-1]["error"] == {"type": "rate_limit_error", "message": "slow down"}
@@ -357,7 +357,7 @@ def test_throttling_after_output_is_each_clients_own_error() -> None:
     assert b"message_stop" not in to("anthropic", data)
 
 
-def test_an_exception_without_words_still_has_a_message() -> None:
+def test_an_exception_without_a_message_gets_one() -> None:
     assert "throttlingException" in fault_of(stream(("!throttlingException", {}))).message
 
 
@@ -413,13 +413,13 @@ def _unnamed(data: bytes) -> list[Any]:
         ([START, delta(0, reasoningContent={"redactedContent": "%"})], "expected base64"),
     ],
 )
-def test_what_the_dialect_does_not_allow_fails_and_says_why(items: list[Any], words: str) -> None:
+def test_frames_that_the_dialect_forbids_fail_with_a_reason(items: list[Any], words: str) -> None:
     events = decode_stream(stream(items))
     check(events)
     assert words in fault_of(stream(items)).message
 
 
-def test_a_block_that_says_nothing_is_no_block() -> None:
+def test_a_block_without_content_is_no_block() -> None:
     assert kinds(stream(START, end(0), text(1, "x"), stop("end_turn"), METADATA))[1] == "BlockStarted"
 
 
@@ -433,7 +433,7 @@ def test_a_payload_that_is_no_json_fails_an_open_block() -> None:
     assert "not JSON" in fault_of(data).message
 
 
-def test_events_and_deltas_that_are_new_stay_at_home() -> None:
+def test_unknown_events_and_deltas_are_sent_only_to_the_same_dialect() -> None:
     data = stream(
         START,
         ("novelty", {"x": 1}),
@@ -449,23 +449,23 @@ def test_events_and_deltas_that_are_new_stay_at_home() -> None:
     assert b"hologram" not in to("anthropic", data)
 
 
-def test_a_block_of_a_new_kind_comes_whole() -> None:
+def test_a_block_of_an_unknown_kind_is_emitted_whole() -> None:
     data = stream(
         START, delta(0, hologram={"y": "a"}), delta(0, hologram={"y": "b"}), end(0), stop("end_turn"), METADATA
     )
     assert BlockStarted(0, Opaque("bedrock", {"hologram": {"y": "ab"}}, "hologram")) in decode_stream(data)
 
 
-def test_counts_say_what_else_the_service_says() -> None:
-    told = (
+def test_usage_keeps_the_other_fields_of_the_service() -> None:
+    metadata = (
         "metadata",
         {**METADATA[1], "trace": {"guardrail": {}}, "usage": {**METADATA[1]["usage"], "cacheDetails": []}},
     )
     (usage,) = [
         event.usage
-        for event in decode_stream(stream(START, stop("end_turn"), told))
+        for event in decode_stream(stream(START, stop("end_turn"), metadata))
         if isinstance(event, UsageReported)
     ]
     assert usage.extra is not None
     assert set(usage.extra.fields) == {"metrics", "trace", "usage"}
-    assert frames(to("bedrock", stream(START, text(0, "x"), stop("end_turn"), told)))[-1] == told
+    assert frames(to("bedrock", stream(START, text(0, "x"), stop("end_turn"), metadata)))[-1] == metadata

@@ -1,4 +1,4 @@
-"""Answers of generateContent: whole, streamed, refused; both directions."""
+"""Replies of generateContent: whole, streamed, refused; both directions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ CALL = {"functionCall": {"name": "read", "args": {"n": 1.0}}, "thoughtSignature"
 
 
 def candidate(*parts: Any, reason: str = "STOP", **more: Any) -> dict[str, Any]:
-    said = {"finishReason": reason} if reason else {}
-    return {"content": {"role": "model", "parts": list(parts)}, "index": 0, **said, **more}
+    finish = {"finishReason": reason} if reason else {}
+    return {"content": {"role": "model", "parts": list(parts)}, "index": 0, **finish, **more}
 
 
 def whole(*candidates: Any, **more: Any) -> bytes:
@@ -77,7 +77,7 @@ def test_a_reply_has_thoughts_texts_and_signed_calls() -> None:
         ("TOO_MANY_TOOL_CALLS", StopReason.END),
     ],
 )
-def test_every_reason_to_stop_is_read_and_comes_back_at_home(reason: str, why: StopReason) -> None:
+def test_every_stop_reason_round_trips_in_the_same_dialect(reason: str, why: StopReason) -> None:
     body = whole(candidate({"text": "x"}, reason=reason, safetyRatings=[{"probability": "LOW"}]))
     reply = parsed(body)
     assert reply.choices[0].stop.reason is why
@@ -88,7 +88,7 @@ def test_every_reason_to_stop_is_read_and_comes_back_at_home(reason: str, why: S
 
 
 @pytest.mark.parametrize("reason", ["MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "TOO_MANY_TOOL_CALLS"])
-def test_an_answer_that_could_not_be_read_and_says_nothing_is_a_failure(reason: str) -> None:
+def test_a_malformed_reply_without_content_is_a_failure(reason: str) -> None:
     broken = candidate(reason=reason, finishMessage="Malformed function call: print(")
     with pytest.raises(UpstreamFault, match="Malformed function call"):
         parsed(whole(broken))
@@ -96,14 +96,14 @@ def test_an_answer_that_could_not_be_read_and_says_nothing_is_a_failure(reason: 
 
 
 @pytest.mark.parametrize("reason", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
-def test_l20_an_answer_that_lost_a_call_is_a_failure_whatever_it_says(reason: str) -> None:
+def test_l20_a_reply_that_lost_a_call_is_a_failure_with_any_content(reason: str) -> None:
     body = whole(candidate({"text": "x"}, reason=reason))
     with pytest.raises(UpstreamFault, match=reason):
         parsed(body)
     assert isinstance(events_of(sse(json.loads(body)))[-1], Failed)
 
 
-def test_a_blocked_prompt_is_a_refusal_and_comes_back_at_home() -> None:
+def test_a_blocked_prompt_is_a_refusal_and_round_trips() -> None:
     body = {"promptFeedback": {"blockReason": "SAFETY"}, "modelVersion": "g", "responseId": "r"}
     reply = parsed(json.dumps(body).encode())
     assert reply.choices[0].blocks == () and reply.choices[0].stop.reason is StopReason.REFUSAL
@@ -133,8 +133,12 @@ def test_usage_counts_cached_tokens_apart_and_thoughts_as_output() -> None:
     assert (reply.usage.input, reply.usage.output, reply.usage.cache_read, reply.usage.reasoning) == (23, 12, 100, 5)
     assert json.loads(CODEC.render_reply(reply, EMPTY_REQUEST, fixed_environment()))["usageMetadata"] == counts
     other = Reply("r", "m", reply.choices, Usage(12, 7, 100, 20))
-    told = json.loads(CODEC.render_reply(other, EMPTY_REQUEST, fixed_environment()))["usageMetadata"]
-    assert (told["promptTokenCount"], told["cachedContentTokenCount"], told["totalTokenCount"]) == (132, 100, 139)
+    rendered_counts = json.loads(CODEC.render_reply(other, EMPTY_REQUEST, fixed_environment()))["usageMetadata"]
+    assert (
+        rendered_counts["promptTokenCount"],
+        rendered_counts["cachedContentTokenCount"],
+        rendered_counts["totalTokenCount"],
+    ) == (132, 100, 139)
 
 
 def test_several_candidates_are_choices_in_the_order_of_their_indices() -> None:
@@ -142,7 +146,7 @@ def test_several_candidates_are_choices_in_the_order_of_their_indices() -> None:
     assert [choice.blocks for choice in reply.choices] == [(Text("a"),), (Text("b"),)]
 
 
-def test_pictures_and_code_are_part_of_answers() -> None:
+def test_images_and_code_are_part_of_replies() -> None:
     picture = {"inlineData": {"mimeType": "image/png", "data": "aGk="}, "thoughtSignature": "cw=="}
     code = {"executableCode": {"language": "PYTHON", "code": "1"}}
     body = whole(candidate(picture, code))
@@ -159,7 +163,7 @@ def chunk(*parts: Any, reason: str = "", **more: Any) -> dict[str, Any]:
     return {"candidates": [candidate(*parts, reason=reason)], "modelVersion": "g", "responseId": "r", **more}
 
 
-def test_pieces_of_one_text_are_one_block_and_a_call_comes_whole() -> None:
+def test_pieces_of_one_text_are_one_block_and_a_call_arrives_whole() -> None:
     usage = {"promptTokenCount": 1, "candidatesTokenCount": 2, "totalTokenCount": 3}
     reply = assemble_reply(
         events_of(
@@ -214,7 +218,7 @@ ERROR = {"error": {"code": 503, "message": "overloaded", "status": "UNAVAILABLE"
     ],
     ids=["frame", "bare", "bare on many lines"],
 )
-def test_an_error_in_mid_stream_is_told_in_each_of_its_forms(tail: bytes) -> None:
+def test_an_error_within_a_stream_is_read_in_each_of_its_forms(tail: bytes) -> None:
     data = sse(chunk({"text": "a"})) + tail
     for size in (1, 7, len(data)):
         reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(EMPTY_REQUEST, fixed_environment()))
@@ -233,7 +237,7 @@ def test_a_stream_that_is_one_array_is_read_too() -> None:
         assert assemble_reply(events).choices[0].blocks == (Text("a {[\\b"),)
 
 
-def test_what_only_this_family_knows_of_a_candidate_is_kept_for_home_and_noted_elsewhere() -> None:
+def test_unknown_candidate_fields_are_kept_in_the_same_dialect_and_noted_elsewhere() -> None:
     grounded = chunk({"text": "a"})
     grounded["candidates"][0]["groundingMetadata"] = {"webSearchQueries": ["q"]}
     data = sse(grounded, chunk({"text": "b"}, reason="STOP"))
@@ -256,11 +260,11 @@ def asking_for_an_array() -> Conversation:
 @pytest.mark.parametrize("title", [title for title in STREAMS if title != "failed"])
 def test_without_alt_sse_the_stream_is_one_array_of_the_same_responses(title: str) -> None:
     asked = asking_for_an_array()
-    told = ResponseFilters(plan(DIALECT, registry.get("openai"), asked)).feed(STREAMS[title])
+    filtered = ResponseFilters(plan(DIALECT, registry.get("openai"), asked)).feed(STREAMS[title])
     encoder = CODEC.encoder(asked, fixed_environment())
-    array = json.loads(b"".join(BINDING.encode_frame(payload) for payload in encoder.feed(told)))
+    array = json.loads(b"".join(BINDING.encode_frame(payload) for payload in encoder.feed(filtered)))
     frames = BINDING.frame_decoder()
-    data = encode_events(DIALECT, told)
+    data = encode_events(DIALECT, filtered)
     events = [json.loads(frame.data) for frame in (*frames.feed(data), *frames.close())]
     assert [each["candidates"] for each in array] == [each["candidates"] for each in events]
 
@@ -271,7 +275,7 @@ def test_a_failure_inside_an_array_leaves_it_readable() -> None:
     assert "error" in json.loads(data)[-1]
 
 
-def test_at_home_an_array_is_made_of_the_events_that_were_asked_for() -> None:
+def test_in_the_same_dialect_the_events_become_an_array_on_request() -> None:
     made = plan(DIALECT, DIALECT, asking_for_an_array())
     assert [note.rule for note in made.notes] == ["gemini.stream.sse"] and not made.verbatim
     assert BINDING.wrap(made.call()).query == "alt=sse"
@@ -284,10 +288,10 @@ def test_at_home_an_array_is_made_of_the_events_that_were_asked_for() -> None:
 
 
 @pytest.mark.parametrize("title", STREAMS)
-def test_what_is_written_keeps_the_rules_of_streams(title: str) -> None:
-    told = ResponseFilters(plan(DIALECT, registry.get("openai"), EMPTY_REQUEST)).feed(STREAMS[title])
+def test_an_encoded_stream_breaks_no_rule(title: str) -> None:
+    filtered = ResponseFilters(plan(DIALECT, registry.get("openai"), EMPTY_REQUEST)).feed(STREAMS[title])
     frames = BINDING.frame_decoder()
-    data = encode_events(DIALECT, told)
+    data = encode_events(DIALECT, filtered)
     assert CODEC.stream_breaches([*frames.feed(data), *frames.close()]) == []
 
 
@@ -324,7 +328,7 @@ def test_half_a_call_is_left_out_if_the_length_cut_it_and_wrapped_if_not(
     assert rule in [note.rule for note in answer.notes]
 
 
-def test_a_keep_alive_says_nothing_and_is_no_comment() -> None:
+def test_a_keep_alive_has_no_content_and_is_no_comment() -> None:
     """The JavaScript SDK takes any line that is no data for broken JSON."""
     payload = CODEC.encoder(EMPTY_REQUEST, fixed_environment()).ping()
     assert isinstance(payload, Payload)
@@ -334,7 +338,7 @@ def test_a_keep_alive_says_nothing_and_is_no_comment() -> None:
     ]
 
 
-def test_a_whole_answer_of_another_family_keeps_its_calls() -> None:
+def test_a_whole_reply_of_another_family_keeps_its_calls() -> None:
     body = json.dumps(
         {
             "id": "m",
@@ -344,8 +348,10 @@ def test_a_whole_answer_of_another_family_keeps_its_calls() -> None:
             "usage": {"input_tokens": 1, "output_tokens": 2},
         }
     ).encode()
-    told, _ = translate_whole_reply(plan(DIALECT, registry.get("anthropic"), EMPTY_REQUEST), body, fixed_environment())
-    (part,) = json.loads(told)["candidates"][0]["content"]["parts"]
+    rendered_body, _ = translate_whole_reply(
+        plan(DIALECT, registry.get("anthropic"), EMPTY_REQUEST), body, fixed_environment()
+    )
+    (part,) = json.loads(rendered_body)["candidates"][0]["content"]["parts"]
     assert part == {"functionCall": {"id": "toolu_1", "name": "f", "args": {"x": 1}}}
 
 
@@ -374,7 +380,7 @@ def test_errors_are_read_and_written_by_their_names(status: int, name: str, kind
     assert CODEC.parse_fault(HttpResponse(status, (), b"[" + body + b"]")) == fault
 
 
-def test_when_to_come_back_stands_in_the_details() -> None:
+def test_the_retry_delay_is_in_the_error_details() -> None:
     details: list[Any] = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}]
     error = {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED", "details": details}
     fault = CODEC.parse_fault(HttpResponse(429, (), json.dumps({"error": error}).encode()))
@@ -401,11 +407,11 @@ def test_when_to_come_back_stands_in_the_details() -> None:
         (b'{"error": {"details": [1, {"violations": 3, "fieldViolations": {}}], "message": []}}', "invalid"),
     ],
 )
-def test_what_a_bad_request_was_about(body: bytes, kind: str) -> None:
+def test_the_message_of_a_bad_request_determines_its_kind(body: bytes, kind: str) -> None:
     assert CODEC.parse_fault(HttpResponse(400, (), body)).kind == kind
 
 
-def test_an_empty_thought_says_nothing_whole_or_streamed() -> None:
+def test_an_empty_thought_has_no_block_whole_or_streamed() -> None:
     answer = candidate({"text": "", "thought": True}, {"text": "ok"})
     assert parsed(whole(answer)).choices[0].blocks == (Text("ok"),)
     assert assemble_reply(events_of(sse({"candidates": [answer]}))).choices[0].blocks == (Text("ok"),)
@@ -426,7 +432,7 @@ def test_the_prompt_of_server_tools_is_input_everywhere_and_no_loss() -> None:
 
 
 def test_arguments_in_pieces_make_one_whole_call() -> None:
-    """Vertex AI streams arguments by JSON paths; a string goes on where the last piece of it ended."""
+    """Vertex AI streams arguments by JSON paths; each piece of a string continues the last one."""
 
     def piece(*partial: dict[str, Any], **call: Any) -> dict[str, Any]:
         own = {"partialArgs": [*partial], **call} if partial else call

@@ -113,14 +113,14 @@ FULL: dict[str, Any] = {
 }
 
 
-def test_the_own_body_comes_back_with_every_known_and_unknown_field() -> None:
+def test_a_body_round_trips_with_every_known_and_unknown_field() -> None:
     again = rendered(parsed(FULL))
     expected = {**FULL, "contents": [*FULL["contents"]]}
     assert again == expected
 
 
 def snake(value: Any) -> Any:
-    """The names of the protocol as protobuf's own; what people named stays."""
+    """Protocol names in the spelling of protobuf are read; names that users chose are unchanged."""
     kept = {"args", "response", "properties", "labels", "parametersJsonSchema"}
     if isinstance(value, list):
         return [snake(each) for each in value]
@@ -147,7 +147,7 @@ def test_names_are_read_in_both_spellings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "block"),
+    ("part_body", "block"),
     [
         ({"text": "a"}, Text("a")),
         ({"text": "a", "thoughtSignature": "cw=="}, Text("a", signature=Signature("gemini", "cw=="))),
@@ -169,19 +169,21 @@ def test_names_are_read_in_both_spellings() -> None:
         ("a string", Text("a string")),
     ],
 )
-def test_every_kind_of_part_has_its_place(said: Any, block: Any) -> None:
-    assert part(said) == block
+def test_every_kind_of_part_has_its_place(part_body: Any, block: Any) -> None:
+    assert part(part_body) == block
 
 
 @pytest.mark.parametrize("role", [None, "user", "function", "USER"])
-def test_who_says_no_role_or_function_is_the_user(role: str | None) -> None:
+def test_a_content_without_a_role_or_of_a_function_is_the_users(role: str | None) -> None:
     content = {"parts": [{"text": "x"}], **({"role": role} if role else {})}
     assert parsed({"contents": [content]}).messages[0].role == "user"
 
 
-@pytest.mark.parametrize("said", ["s", ["s"], [{"text": "s"}], {"parts": [{"text": "s"}]}, {"parts": {"text": "s"}}])
-def test_a_system_instruction_has_many_shapes(said: Any) -> None:
-    assert parsed({"contents": [user({"text": "x"})], "systemInstruction": said}).system == (Text("s"),)
+@pytest.mark.parametrize(
+    "instruction", ["s", ["s"], [{"text": "s"}], {"parts": [{"text": "s"}]}, {"parts": {"text": "s"}}]
+)
+def test_a_system_instruction_has_many_shapes(instruction: Any) -> None:
+    assert parsed({"contents": [user({"text": "x"})], "systemInstruction": instruction}).system == (Text("s"),)
 
 
 def test_calls_without_ids_get_the_same_ones_in_every_request_and_results_find_them_by_name_and_order() -> None:
@@ -202,7 +204,7 @@ def test_calls_without_ids_get_the_same_ones_in_every_request_and_results_find_t
     assert longer.messages[: len(conversation.messages)] == conversation.messages
 
 
-def test_a_result_goes_to_the_call_of_its_id_before_any_other_of_its_name() -> None:
+def test_a_result_belongs_to_the_call_of_its_id_before_one_of_its_name() -> None:
     turns = [
         user({"text": "x"}),
         model(call("a", "1"), call("a", "2")),
@@ -226,7 +228,7 @@ def test_a_result_goes_to_the_call_of_its_id_before_any_other_of_its_name() -> N
         (None, "", False),
     ],
 )
-def test_what_a_result_says_stands_in_an_object(value: Any, text: str, is_error: bool) -> None:
+def test_the_content_of_a_result_is_in_an_object(value: Any, text: str, is_error: bool) -> None:
     body = {"contents": [user({"text": "x"}), model(call()), user(response(value))]}
     conversation = parsed(body)
     (result,) = conversation.messages[2].blocks
@@ -300,7 +302,7 @@ def test_how_to_think(config: Any, thinking: Thinking) -> None:
         ("gemini-2.5-pro", Thinking("on"), {"thinkingBudget": -1}),
     ],
 )
-def test_thinking_is_told_by_a_budget_or_a_level_never_both(model_name: str, asked: Thinking, config: Any) -> None:
+def test_thinking_is_sent_as_a_budget_or_a_level_but_not_both(model_name: str, asked: Thinking, config: Any) -> None:
     conversation = Conversation(model_name, parsed({"contents": [user({"text": "x"})]}).messages, thinking=asked)
     sent = plan(registry.get("anthropic"), DIALECT, conversation).translated
     assert rendered(sent)["generationConfig"]["thinkingConfig"] == config
@@ -344,7 +346,7 @@ def test_forms_of_output(config: Any, output: Output) -> None:
     assert parsed({"contents": [], "generationConfig": config}).output == output
 
 
-def test_a_call_of_other_origin_says_so_where_signatures_are_demanded() -> None:
+def test_a_foreign_call_gets_a_placeholder_where_signatures_are_required() -> None:
     """Gemini 3 refuses the first call of a turn without one; the value is Google's own for this case."""
     turns = [user({"text": "x"}), model(call("a"), call("b")), user(response({}, "a"), response({}, "b"))]
     for name, seals in (("gemini-3-pro", ["skip_thought_signature_validator", None]), ("gemini-2.5-pro", [None, None])):
@@ -430,7 +432,7 @@ def test_models_are_found_in_every_kind_of_path(path: str, name: str) -> None:
     assert found == ApiRequest("generate", name, False, {"contents": []})
 
 
-def test_the_method_says_whether_to_stream_and_alt_says_how() -> None:
+def test_the_method_selects_streaming_and_alt_the_framing() -> None:
     path = "/v1beta/models/g:streamGenerateContent"
     assert DIALECT.binding.match(HttpRequest("POST", path, "alt=sse", body=b"{}")) == ApiRequest(
         "generate", "g", True, {}
@@ -439,7 +441,7 @@ def test_the_method_says_whether_to_stream_and_alt_says_how() -> None:
     assert found == ApiRequest("generate", "g", True, {}, {"alt": "json"})
 
 
-def test_counting_takes_contents_or_a_whole_request() -> None:
+def test_counting_accepts_contents_or_a_whole_request() -> None:
     path = "/v1beta/models/g:countTokens"
     whole = {"generateContentRequest": {"model": "models/g", "contents": [user({"text": "x"})]}}
     for body in ({"contents": [user({"text": "x"})]}, whole):
@@ -458,13 +460,13 @@ def test_counting_takes_contents_or_a_whole_request() -> None:
         ("/v1/models", (("anthropic-version", "2023-06-01"),), "anthropic"),
     ],
 )
-def test_each_family_is_shown_its_own_list_of_models(path: str, headers: Any, dialect: str) -> None:
+def test_a_models_request_matches_the_dialect_of_its_client(path: str, headers: Any, dialect: str) -> None:
     request = HttpRequest("GET", path, headers=headers)
     matched = [name for name in registry.names() if registry.get(name).binding.match(request) is not None]
     assert matched[0] == dialect
 
 
-def test_an_id_that_we_make_is_never_one_that_a_call_has() -> None:
+def test_a_generated_id_never_equals_the_id_of_a_call() -> None:
     calls = model({"functionCall": {"id": "call_gemini_1", "name": "f"}}, {"functionCall": {"name": "g"}})
     answers = user(
         {"functionResponse": {"name": "g", "response": {"output": "of g"}}},
@@ -472,8 +474,10 @@ def test_an_id_that_we_make_is_never_one_that_a_call_has() -> None:
     )
     read = parsed({"contents": [user({"text": "go"}), calls, answers]})
     made = {block.id: block.name for block in read.messages[1].blocks if isinstance(block, ToolCall)}
-    said = {made[block.call_id]: block.content for block in read.messages[2].blocks if isinstance(block, ToolResult)}
-    assert said == {"g": (Text("of g"),), "f": (Text("of f"),)}
+    contents_by_name = {
+        made[block.call_id]: block.content for block in read.messages[2].blocks if isinstance(block, ToolResult)
+    }
+    assert contents_by_name == {"g": (Text("of g"),), "f": (Text("of f"),)}
 
 
 def test_a_result_that_a_filter_made_has_no_id_where_its_call_has_none() -> None:
@@ -490,7 +494,7 @@ def test_a_result_that_a_filter_made_has_no_id_where_its_call_has_none() -> None
         ({"contents": [user({"inlineData": {"data": "aGk="}})]}, "contents[0].parts[0].inlineData.mimeType"),
     ],
 )
-def test_what_the_service_could_not_take_is_refused_by_its_place(body: dict[str, Any], at: str) -> None:
+def test_unrepresentable_content_is_refused_with_its_place(body: dict[str, Any], at: str) -> None:
     with pytest.raises(MalformedRequest) as caught:
         parsed({"contents": "go", **body})
     assert caught.value.at == at

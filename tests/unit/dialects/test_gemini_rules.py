@@ -1,4 +1,4 @@
-"""The lint of the service's rules, and the filters that keep to them."""
+"""The checks of the service's rules, and the filters that make requests follow them."""
 
 from __future__ import annotations
 
@@ -125,18 +125,18 @@ def test_media_by_address_gets_a_type_and_its_name_is_text() -> None:
     assert rules(made) == ["media.name", "gemini.media.type", "gemini.media.type"]
 
 
-def test_a_choice_of_one_tool_is_told_as_such() -> None:
+def test_a_choice_of_one_tool_is_sent_as_such() -> None:
     tools = (ToolSpec("a", "", {"type": "object"}), ToolSpec("b", "", {"type": "object"}))
     made = fitted(turn("user", Text("x")), tools=tools, tool_choice=ToolChoice("any", ("a",)))
     assert made.translated.tool_choice == ToolChoice("one", ("a",))
     assert rules(made) == ["gemini.choice.one"]
 
 
-def test_a_system_prompt_alone_is_asked_to_go_on() -> None:
+def test_a_system_prompt_alone_gets_a_user_message() -> None:
     assert rules(fitted(system=(Text("Be brief."),))) == ["turn.placeholder"]
 
 
-def test_a_signed_text_goes_back_even_if_it_is_empty() -> None:
+def test_a_signed_text_is_sent_even_if_it_is_empty() -> None:
     signed = Text("", signature=Signature("gemini", "cw=="))
     made = plan(
         DIALECT,
@@ -149,7 +149,7 @@ def test_a_signed_text_goes_back_even_if_it_is_empty() -> None:
     assert not made.notes
 
 
-def test_thoughts_of_its_own_go_back_and_those_of_others_do_not() -> None:
+def test_thoughts_of_the_same_family_are_sent_and_others_are_not() -> None:
     own, foreign = Reasoning("a", "gemini"), Reasoning("b", "openai")
     made = plan(
         DIALECT,
@@ -163,7 +163,7 @@ def test_thoughts_of_its_own_go_back_and_those_of_others_do_not() -> None:
     assert rules(made) == ["foreign.reasoning"]
 
 
-# --- a structured result that goes from Gemini through another dialect comes back structured
+# --- a structured result that goes from Gemini through another dialect stays structured
 
 MODEL = "claude-sonnet-4.5"
 OTHERS = [name for name in registry.names() if name != "gemini"]
@@ -216,7 +216,7 @@ STRUCTURED: list[Any] = [
 
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("value", STRUCTURED, ids=json.dumps)
-def test_l13_a_result_comes_back_as_it_went(value: Any, other: str) -> None:
+def test_l13_a_result_round_trips_unchanged(value: Any, other: str) -> None:
     assert there_and_back(value, other) == value
 
 
@@ -227,7 +227,7 @@ def test_l13_so_does_an_error(value: Any, other: str) -> None:
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_l13_what_a_wrapper_holds_is_not_wrapped_again(other: str) -> None:
+def test_l13_wrapped_content_is_not_wrapped_again(other: str) -> None:
     assert there_and_back({"result": {"a": 1}}, other) == {"a": 1}
     assert there_and_back({"result": "x"}, other) == {"output": "x"}
 
@@ -247,7 +247,7 @@ def _is_no_wrapper(value: dict[str, Any]) -> bool:
 @given(
     value=st.dictionaries(NAMES, VALUES, min_size=1, max_size=3).filter(_is_no_wrapper), other=st.sampled_from(OTHERS)
 )
-def test_l13_any_structured_result_comes_back(value: dict[str, Any], other: str) -> None:
+def test_l13_any_structured_result_round_trips(value: dict[str, Any], other: str) -> None:
     assert there_and_back(value, other) == value
 
 
@@ -258,7 +258,7 @@ TEXTS = st.text('ab{}[]":,1 ', max_size=12) | st.dictionaries(
 
 @given(text=TEXTS, other=st.sampled_from(["anthropic", "openai", "responses"]))
 def test_l13_any_text_of_another_dialect_is_kept(text: str, other: str) -> None:
-    """What is told to Gemini is read as the same text again."""
+    """A result that is sent to Gemini is read as the same text again."""
     asked = {
         "max_tokens": 9,
         "messages": [
@@ -269,8 +269,8 @@ def test_l13_any_text_of_another_dialect_is_kept(text: str, other: str) -> None:
     }
     there = dragoman.translate_request(asked, source="anthropic", target="gemini", model=MODEL)
     back = dragoman.translate_request(there.body, source="gemini", target="anthropic", model=MODEL)
-    said = back.body["messages"][2]["content"][0].get("content", "")
-    assert said == ((text or "x") if (text or "x").strip() else "")
+    content = back.body["messages"][2]["content"][0].get("content", "")
+    assert content == ((text or "x") if (text or "x").strip() else "")
 
 
 # --- S3: results find their calls in any order, and that takes no time with the square of their number
@@ -301,14 +301,14 @@ class Plainly:
 
 
 @given(st.lists(st.tuples(st.booleans(), IDS, TOOL_NAMES), max_size=30))
-def test_a_result_answers_the_first_call_that_waits(told: list[tuple[bool, str, str]]) -> None:
+def test_a_result_belongs_to_the_first_call_without_one(items: list[tuple[bool, str, str]]) -> None:
     pairs, plainly = ToolCallIds("call_gemini_"), Plainly()
-    for is_call, call_id, name in told:
+    for is_call, call_id, name in items:
         if is_call:
             plainly.called(pairs.add_call(call_id, name), name)
             continue
         answered, expected = pairs.match_result(call_id, name), plainly.answered(call_id, name)
-        assert answered == expected or not expected  # with neither an id nor a call, one is made
+        assert answered == expected or not expected  # without an id and a call, an id is generated
 
 
 def reversed_by_id(count: int) -> Work:

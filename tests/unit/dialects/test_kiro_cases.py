@@ -67,7 +67,7 @@ def test_case_03_a_prefill() -> None:
     assert "turn.placeholder" in rules(request)
 
 
-def test_case_04_a_call_without_words_and_an_empty_result() -> None:
+def test_case_04_a_call_without_text_and_an_empty_result() -> None:
     request = translate_to_kiro(anthropic_request(user("a"), assistant([use("t1", "Read")]), user([result("t1", "")])))
     assert history(request)[1] == ("assistant", ".")
     assert results(request) == [{"toolUseId": "t1", "content": [{"text": "(no output)"}], "status": "success"}]
@@ -92,7 +92,7 @@ def test_case_06_an_error_with_an_object() -> None:
     assert results(request) == [{"toolUseId": "t", "content": [{"text": '{"code":7}'}], "status": "error"}]
 
 
-def test_case_07_only_one_of_two_calls_is_answered() -> None:
+def test_case_07_only_one_of_two_calls_has_a_result() -> None:
     request = translate_to_kiro(
         anthropic_request(user("a"), assistant([use("t1"), use("t2")]), user([result("t2", "two")]), tools=[WEATHER])
     )
@@ -102,7 +102,7 @@ def test_case_07_only_one_of_two_calls_is_answered() -> None:
     }
 
 
-def test_case_08_a_result_that_answers_nothing() -> None:
+def test_case_08_a_result_without_a_call() -> None:
     request = translate_to_kiro(anthropic_request(user("a"), assistant("b"), user([result("t9", "survives")])))
     assert current(request)["content"] == "survives"
     assert "userInputMessageContext" not in current(request)
@@ -163,8 +163,8 @@ def test_case_12_long_names_get_an_alias_that_is_mapped_back() -> None:
     assert one != other
     assert max(len(one), len(other)) <= 64
     assert state(request)["history"][1]["assistantResponseMessage"]["toolUses"][0]["name"] == one
-    said = parse_message_stream(client_stream(frames(call("t2", other, stop=True), usage()), request.plan))
-    assert calls(said) == [("t2", twin, "{}")]
+    message = parse_message_stream(client_stream(frames(call("t2", other, stop=True), usage()), request.plan))
+    assert calls(message) == [("t2", twin, "{}")]
 
 
 def test_case_13_illegal_names_do_not_collide() -> None:
@@ -172,8 +172,8 @@ def test_case_13_illegal_names_do_not_collide() -> None:
     request = translate_to_kiro(anthropic_request(user("a"), tools=declared))
     one, other = tools(request)
     assert other == "files_read_all" != one
-    said = parse_message_stream(client_stream(frames(call("t", one, stop=True), usage()), request.plan))
-    assert calls(said) == [("t", "files.read all", "{}")]
+    message = parse_message_stream(client_stream(frames(call("t", one, stop=True), usage()), request.plan))
+    assert calls(message) == [("t", "files.read all", "{}")]
 
 
 def test_case_14_long_and_empty_descriptions() -> None:
@@ -190,7 +190,7 @@ def test_case_14_long_and_empty_descriptions() -> None:
     assert tools(request)["b"]["description"] == "b"
 
 
-def test_case_15_keywords_go_and_properties_of_the_same_names_stay() -> None:
+def test_case_15_keywords_are_removed_and_properties_of_the_same_names_stay() -> None:
     given = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",
@@ -213,7 +213,7 @@ def test_case_16_unions_at_the_root() -> None:
     ("arguments", "expected"),
     [('{"p":1}', {"p": 1}), (None, {}), ([1], {"raw_arguments": "[1]"}), ("{", {"raw_arguments": '"{"'})],
 )
-def test_case_17_input_is_an_object_whatever_it_was(arguments: Any, expected: Any) -> None:
+def test_case_17_input_of_any_type_becomes_an_object(arguments: Any, expected: Any) -> None:
     called = {**use("t"), "input": arguments}
     request = translate_to_kiro(anthropic_request(user("a"), assistant([called]), user([result("t")]), tools=[WEATHER]))
     assert state(request)["history"][1]["assistantResponseMessage"]["toolUses"][0]["input"] == expected
@@ -238,9 +238,9 @@ def test_case_19_a_call_without_input() -> None:
 
 def test_case_20_a_call_that_was_cut() -> None:
     stream = frames(text("I write."), call(), call(input='{"content":"abc'))
-    said = parse_message_stream(client_stream(stream))
-    assert said["stop_reason"] == "max_tokens"
-    assert said["usage"]["output_tokens"] > 0
+    message = parse_message_stream(client_stream(stream))
+    assert message["stop_reason"] == "max_tokens"
+    assert message["usage"]["output_tokens"] > 0
     whole = dragoman.translate_reply(stream, source="kiro", target="anthropic")
     assert [block["type"] for block in whole.body["content"]] == ["text"]
     assert whole.body["stop_reason"] == "max_tokens"
@@ -275,17 +275,17 @@ def _without_id(stream: bytes) -> list[dict[str, Any]]:
 def test_case_22_repeated_content_is_kept_and_text_is_text() -> None:
     assert texts(parse_message_stream(client_stream(frames(text("ha"), text("ha"), text("ha"), usage())))) == "hahaha"
     lookalike = '{"name":"x","toolUseId":"y"}'
-    said = parse_message_stream(client_stream(frames(text(lookalike), usage())))
-    assert (texts(said), calls(said)) == (lookalike, [])
+    message = parse_message_stream(client_stream(frames(text(lookalike), usage())))
+    assert (texts(message), calls(message)) == (lookalike, [])
 
 
 def test_case_23_thinking_tags_only_when_thinking_was_asked_for() -> None:
     pieces = ["<thin", "king>\nplan uses `</thinking>` tag", "</thinking>\n\nAnswer"]
     stream = frames(*map(text, pieces), usage())
     asked = translate_to_kiro(anthropic_request(user("a"), thinking={"type": "enabled", "budget_tokens": 2000}))
-    said = parse_message_stream(client_stream(stream, asked.plan))
-    assert [block.get("thinking") for block in said["content"]] == ["plan uses `</thinking>` tag", None]
-    assert texts(said) == "Answer"
+    message = parse_message_stream(client_stream(stream, asked.plan))
+    assert [block.get("thinking") for block in message["content"]] == ["plan uses `</thinking>` tag", None]
+    assert texts(message) == "Answer"
     assert texts(
         parse_message_stream(client_stream(stream, translate_to_kiro(anthropic_request(user("a"))).plan))
     ) == "".join(pieces)
@@ -302,12 +302,12 @@ def test_case_24_reasoning_signature_text_usage() -> None:
         usage(1.5),
         ("meteringEvent", {"usage": 0.05, "unit": "credit"}),
     )
-    said = parse_message_stream(client_stream(stream))
-    thought, spoken = said["content"]
-    assert (thought["thinking"], spoken["text"], said["stop_reason"]) == ("12345678", "x" * 40, "end_turn")
-    assert said["usage"]["output_tokens"] == 12
+    message = parse_message_stream(client_stream(stream))
+    thought, spoken = message["content"]
+    assert (thought["thinking"], spoken["text"], message["stop_reason"]) == ("12345678", "x" * 40, "end_turn")
+    assert message["usage"]["output_tokens"] == 12
     assert [
-        said["usage"][name] for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+        message["usage"][name] for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
     ] == [
         91,
         183,
@@ -337,7 +337,7 @@ def test_case_25_an_exception_inside_a_200() -> None:
     assert all(each["choices"][0].get("finish_reason") is None for each in chat[:-1])
 
 
-# --- Mission document 002: its own examples, word for word, and its streams chunk by chunk
+# --- Mission document 002: its examples, verbatim, and its streams chunk by chunk
 
 ARN = "arn:aws:codewhisperer:us-east-1:123456789012:profile/ABCDEFGHIJKL"
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -345,14 +345,14 @@ EDIT = {"name": "edit", "description": "Edit a file.", "input_schema": SCHEMA}
 DONE = "File edited successfully"
 
 
-def told(*chunks: Any, model: str = MODEL) -> list[list[Any]]:
+def events_by_chunk(*chunks: Any, model: str = MODEL) -> list[list[Any]]:
     """The Anthropic events that each Kiro chunk gives, and last those that the end of the stream gives."""
     answer = ResponseTranslator(translate_to_kiro(anthropic_request(user("hi"), model=model)).plan, fixed_environment())
     return [*(parse_sse(answer.feed(frames(each))) for each in chunks), parse_sse(answer.close())]
 
 
 def kinds(*chunks: Any) -> list[list[str]]:
-    return [[event["type"] for event in events] for events in told(*chunks)]
+    return [[event["type"] for event in events] for events in events_by_chunk(*chunks)]
 
 
 # --- requests
@@ -420,17 +420,17 @@ def test_texts_of_a_message_are_joined(role: str) -> None:
 def test_history_never_ends_with_a_user_turn(turns: int) -> None:
     for first in (user, assistant):
         second = assistant if first is user else user
-        told = history(
+        kiro_turns = history(
             translate_to_kiro(anthropic_request(*[(first, second)[number % 2](f"{number}") for number in range(turns)]))
         )
-        assert not told or told[-1][0] == "assistant"
+        assert not kiro_turns or kiro_turns[-1][0] == "assistant"
     assert (
         history(translate_to_kiro(anthropic_request(*[user(f"{number}") for number in range(turns + 1)])))[-1][0]
         == "assistant"
     )
 
 
-# --- answers, chunk by chunk
+# --- response streams, chunk by chunk
 
 
 def test_the_first_content_chunk_gives_its_three_events_at_once_and_the_next_one() -> None:
@@ -442,7 +442,9 @@ def test_the_first_content_chunk_gives_its_three_events_at_once_and_the_next_one
 
 def test_the_tool_use_chunks_give_the_events_of_the_document() -> None:
     first = call("toolu_xxx", "edit", input='{"path":')
-    events = told(first, ("toolUseEvent", {"input": '"file.js"}'}), ("toolUseEvent", {"stop": True}), usage())
+    events = events_by_chunk(
+        first, ("toolUseEvent", {"input": '"file.js"}'}), ("toolUseEvent", {"stop": True}), usage()
+    )
     start, delta = events[0][1:]
     assert [event["type"] for event in events[0]] == ["message_start", "content_block_start", "content_block_delta"]
     assert start["content_block"] == {"type": "tool_use", "id": "toolu_xxx", "name": "edit", "input": {}}
@@ -455,7 +457,9 @@ def test_the_tool_use_chunks_give_the_events_of_the_document() -> None:
 
 
 def test_text_is_block_0_and_the_call_after_it_block_1() -> None:
-    events = told(text("Hello"), call("toolu_xxx", "edit", input='{"path":'), call("toolu_xxx", "edit", stop=True))
+    events = events_by_chunk(
+        text("Hello"), call("toolu_xxx", "edit", input='{"path":'), call("toolu_xxx", "edit", stop=True)
+    )
     delta = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello"}}
     assert events[0][-1] == delta
     starts = [(event["index"], event["content_block"]["type"]) for event in events[1] if "content_block" in event]
@@ -463,7 +467,7 @@ def test_text_is_block_0_and_the_call_after_it_block_1() -> None:
 
 
 def test_the_percentage_is_kept_for_the_last_usage() -> None:
-    events = told(text("Hello"), usage(1.5))
+    events = events_by_chunk(text("Hello"), usage(1.5))
     assert [event["type"] for event in events[1]] == []
     assert [event["type"] for event in events[2]] == ["content_block_stop", "message_delta", "message_stop"]
     counts = events[2][1]["usage"]

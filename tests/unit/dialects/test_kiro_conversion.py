@@ -1,4 +1,4 @@
-"""Mission document 002: its tables, its four common problems, its token figures."""
+"""Mission document 002: its tables, its four common problems, its token counts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_web_search_is_left_out(name: str) -> None:
     assert "kiro.tools.web_search" in rules(request)
 
 
-def test_a_long_description_is_cut_and_told_whole_in_the_system_text() -> None:
+def test_a_long_description_is_cut_and_sent_whole_in_the_system_text() -> None:
     words = "x" * 9_217
     request = translate_to_kiro(anthropic_request(user("a"), tools=[{**WEATHER, "description": words}]))
     assert len(tools(request)["get_weather"]["description"]) == 9_216
@@ -90,7 +90,7 @@ def test_common_problem_1_improperly_formed_request(schema: Any) -> None:
     ],
 )
 def test_common_problem_2_json_serialization_error_for_raw_message(fragments: tuple[str, ...], arguments: Any) -> None:
-    """In a whole reply, input that is no JSON is wrapped, and none at all is an empty object."""
+    """In a whole reply, input that is no JSON is wrapped, and empty input is an empty object."""
     stream = frames(*[call(input=each) for each in fragments], call(stop=True), usage())
     reply = dragoman.translate_reply(stream, source="kiro", target="anthropic").body
     assert reply["content"] == [{"type": "tool_use", "id": "t1", "name": "get_weather", "input": arguments}]
@@ -110,13 +110,13 @@ def test_common_problem_3_null_is_not_an_object() -> None:
 
 def test_common_problem_4_dropped_events() -> None:
     """The first chunk may hold name, id and input at once; nothing of it is lost."""
-    said = parse_message_stream(
+    message = parse_message_stream(
         client_stream(frames(call(input='{"path":'), call(input='"file.js"}'), call(stop=True), usage()))
     )
-    assert calls(said) == [("t1", "get_weather", '{"path":"file.js"}')]
+    assert calls(message) == [("t1", "get_weather", '{"path":"file.js"}')]
 
 
-# --- the answer
+# --- the reply
 
 
 def test_message_start_has_an_estimate_and_message_delta_the_figure() -> None:
@@ -175,32 +175,32 @@ def test_d15_figures_made_from_the_percentage_are_marked_estimated(settings: dic
         answer = ResponseTranslator(translate_to_kiro(anthropic_request(user("hi")), **settings).plan)
         answer.feed(frames(text("Hello"), usage(), *more))
         answer.close()
-        told = answer.progress.usage
-        assert told is not None
-        assert told.estimated is estimated
+        usage_seen = answer.progress.usage
+        assert usage_seen is not None
+        assert usage_seen.estimated is estimated
 
 
-def test_without_a_percentage_all_is_an_estimate_and_says_so() -> None:
+def test_without_a_percentage_all_counts_are_marked_estimated() -> None:
     reply = dragoman.translate_reply(frames(text("Hello")), source="kiro", target="anthropic")
     assert [note.rule for note in reply.notes] == ["kiro.stream.no_usage"]
     assert reply.body["usage"]["output_tokens"] == 2
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("events", "reason"),
     [
         ((call(stop=True),), "tool_use"),
         ((text("Hello"), call(input="{")), "max_tokens"),
         ((text("Hello"), stop_event("MAX_TOKENS")), "max_tokens"),
     ],
 )
-def test_estimates_say_so_however_the_answer_ends(said: Any, reason: str) -> None:
-    reply = dragoman.translate_reply(frames(*said), source="kiro", target="anthropic")
+def test_estimates_are_marked_for_every_end_of_the_reply(events: Any, reason: str) -> None:
+    reply = dragoman.translate_reply(frames(*events), source="kiro", target="anthropic")
     assert reply.body["stop_reason"] == reason
     (note,) = [note for note in reply.notes if note.rule == "kiro.stream.no_usage"]
     assert note.detail == "the stream has no context usage: the counts are estimates"
-    told = dragoman.translate_reply(frames(*said, usage()), source="kiro", target="anthropic")
-    assert "kiro.stream.no_usage" not in [note.rule for note in told.notes]
+    with_usage = dragoman.translate_reply(frames(*events, usage()), source="kiro", target="anthropic")
+    assert "kiro.stream.no_usage" not in [note.rule for note in with_usage.notes]
 
 
 def test_an_estimate_does_not_depend_on_how_text_was_cut() -> None:

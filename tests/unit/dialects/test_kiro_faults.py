@@ -1,4 +1,4 @@
-"""Kiro errors: the table of error bodies, by both wire protocols, and their way to clients."""
+"""Kiro errors: the table of error bodies, by both wire protocols, and their translation for clients."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_table_of_errors(
         ({"__type": "com.amazon.coral#ServiceQuotaExceededException"}, (), "quota"),
     ],
 )
-def test_the_type_stands_in_the_header_or_in_the_body(more: Any, headers: Any, kind: str) -> None:
+def test_the_type_is_in_the_header_or_in_the_body(more: Any, headers: Any, kind: str) -> None:
     response = HttpResponse(400, headers, json.dumps({"message": "m", **more}).encode())
     assert CODEC.parse_fault(response).kind == kind
 
@@ -95,7 +95,7 @@ def test_the_body_cap_has_a_shape_of_its_own() -> None:
     assert (fault.kind, fault.message) == ("too_large", error["message"])
 
 
-def test_too_long_tells_both_figures_when_the_question_is_known() -> None:
+def test_too_long_names_both_token_counts_when_the_request_is_known() -> None:
     body = json.dumps({"message": "Input is too long.", "reason": "CONTENT_LENGTH_EXCEEDS_THRESHOLD"}).encode()
     response = HttpResponse(400, (), body)
     assert CODEC.parse_fault(response, LONG).message == "prompt is too long: 200001 tokens > 200000 maximum"
@@ -120,7 +120,7 @@ def test_retry_after(headers: Any, wait: float | None) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>busy</html>", b"plain words", b"[1]", b"\xff"])
-def test_an_answer_that_is_no_json_is_a_fault_too(body: bytes) -> None:
+def test_a_response_without_json_is_a_fault(body: bytes) -> None:
     fault = CODEC.parse_fault(HttpResponse(502, (("x-amzn-errortype", "Odd:x"),), body))
     assert (fault.kind, fault.status, fault.code) == ("server", 502, "Odd")
     assert "html" not in fault.message
@@ -134,12 +134,12 @@ def test_a_reason_is_part_of_the_message() -> None:
     assert refused(400).message == "the upstream refused the request (400)"
 
 
-def test_something_else_that_expired_is_no_token() -> None:
+def test_an_expired_conversation_is_no_expired_token() -> None:
     assert refused(400, "The conversation expired").kind == "invalid"
 
 
 @pytest.mark.parametrize("kind", get_args(ErrorKind))
-def test_a_kiro_client_gets_every_kind_back_as_it_was(kind: ErrorKind) -> None:
+def test_every_kind_of_fault_round_trips_for_a_kiro_client(kind: ErrorKind) -> None:
     fault = Fault(kind, "why", 500, 2.5)
     response = BINDING.error_response(fault, CODEC.render_fault(fault))
     assert response.header("retry-after") == "3"
@@ -147,12 +147,12 @@ def test_a_kiro_client_gets_every_kind_back_as_it_was(kind: ErrorKind) -> None:
     assert CODEC.parse_fault(response).kind == kind
 
 
-def test_the_services_own_reason_is_repeated_at_home() -> None:
+def test_the_services_reason_is_repeated_in_the_same_dialect() -> None:
     fault = refused(500, "high load", "MODEL_TEMPORARILY_UNAVAILABLE")
     assert json.loads(CODEC.render_fault(fault))["reason"] == "MODEL_TEMPORARILY_UNAVAILABLE"
 
 
-# --- what Kiro's streams leave open, figures that are none, and text that only begins as a call does
+# --- incomplete streams, invalid token counts, and text that only starts like a call
 
 CLIENTS = [name for name in registry.names() if name != "kiro"]
 NAMES = ("edit", "read")
@@ -174,8 +174,8 @@ def text(words: str) -> bytes:
 
 def call(call_id: str, *, stop: bool) -> bytes:
     head = {"toolUseId": call_id, "name": "read"}
-    told = frame("toolUseEvent", **head, input='{"path":"a"}')
-    return told + frame("toolUseEvent", **head, stop=True) if stop else told
+    start = frame("toolUseEvent", **head, input='{"path":"a"}')
+    return start + frame("toolUseEvent", **head, stop=True) if stop else start
 
 
 END = frame("contextUsageEvent", contextUsagePercentage=1.5)
@@ -227,11 +227,11 @@ def test_l23_calls_that_interleave_and_end_are_completed(client: str) -> None:
     | st.text(max_size=3)
     | st.just([])
 )
-def test_l23_no_figure_fails_an_answer(kind: str, value: Any) -> None:
+def test_l23_no_token_count_fails_a_reply(kind: str, value: Any) -> None:
     inside = dict.fromkeys(("outputTokens", "uncachedInputTokens", "contextUsagePercentage"), value)
     body = {"contextUsagePercentage": value, "tokenUsage": inside, "stopReason": value, "utteranceId": value}
-    for told in (body, {**body, "tokenUsage": value}):
-        data = text("Hello") + encode_event(kind, json.dumps(told).encode())
+    for payload in (body, {**body, "tokenUsage": value}):
+        data = text("Hello") + encode_event(kind, json.dumps(payload).encode())
         reply, _ = read_whole_reply(planned("anthropic"), data, fixed_environment())
         assert [block.text for block in reply.choices[0].blocks if isinstance(block, Text)] == ["Hello"]
         assert reply.usage is not None and min(reply.usage.input, reply.usage.output) >= 0
@@ -256,15 +256,15 @@ def test_l23_no_figure_fails_an_answer(kind: str, value: Any) -> None:
         "<function_calls> are a thing",
     ],
 )
-def test_l23_text_that_cannot_be_a_call_is_not_held(words: str) -> None:
+def test_l23_text_that_cannot_be_a_call_is_not_buffered(words: str) -> None:
     answer = ResponseTranslator(planned("anthropic"), fixed_environment())
     held = not RawCallScanner(NAMES).feed(words)
     out = b"".join(answer.feed(text(letter)) for letter in f"Well. {words}")
-    told = "".join(json.loads(line[6:])["delta"]["text"] for line in out.splitlines() if b"text_delta" in line)
-    assert (told == f"Well. {words}") == held
+    client_text = "".join(json.loads(line[6:])["delta"]["text"] for line in out.splitlines() if b"text_delta" in line)
+    assert (client_text == f"Well. {words}") == held
     more = b"".join(answer.feed(text(letter)) for letter in "} more words, and then some.")
-    told += "".join(json.loads(line[6:])["delta"]["text"] for line in more.splitlines() if b"text_delta" in line)
-    assert told == f"Well. {words}}} more words, and then some."
+    client_text += "".join(json.loads(line[6:])["delta"]["text"] for line in more.splitlines() if b"text_delta" in line)
+    assert client_text == f"Well. {words}}} more words, and then some."
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_s4_the_tools_of_a_request_share_one_limit_and_a_note_names_the_tool() -
 
 
 def test_s4_a_recursive_schema_keeps_its_first_levels() -> None:
-    """A tree whose nodes hold every other kind of node, as document editors have: it is usable, and bounded."""
+    """A recursive schema of many node types, as document editors have, stays usable and bounded."""
     cleaned, removed = clean_schema(mutual(12))
     first = cleaned["properties"]
     assert isinstance(first, dict) and isinstance(first["root"], dict) and isinstance(first["root"]["properties"], dict)

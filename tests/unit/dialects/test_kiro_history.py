@@ -70,7 +70,7 @@ def test_merge_joins_turns_of_one_role_instead() -> None:
     assert current(request)["content"] == "e"
 
 
-def test_an_orphaned_answer_gets_a_question() -> None:
+def test_an_assistant_message_without_a_user_message_gets_one() -> None:
     request = translate_to_kiro(anthropic_request(assistant("hi"), assistant("there"), user("x")))
     assert history(request) == [("user", "Continue"), ("assistant", "hi"), ("user", "Continue"), ("assistant", "there")]
 
@@ -152,7 +152,7 @@ def test_equal_requests_render_equal_bytes() -> None:
 LONG = "word " * 60_000  # about 75,000 tokens
 
 
-def test_a_conversation_that_is_too_long_is_refused_in_the_words_that_make_clients_compact() -> None:
+def test_a_conversation_that_is_too_long_is_refused_so_that_clients_compact() -> None:
     with pytest.raises(Unrepresentable, match=r"^prompt is too long: 2250\d\d tokens > 200000 maximum$") as caught:
         translate_to_kiro(anthropic_request(*[user(LONG), assistant("b")] * 3, user("c")))
     assert (caught.value.fault.kind, caught.value.fault.status) == ("context_full", 400)
@@ -204,7 +204,7 @@ def test_history_limit_never_cuts_between_a_call_and_its_result() -> None:
     assert history(request) == [("user", "x"), ("assistant", "y")]
 
 
-def test_a_short_history_is_left_alone() -> None:
+def test_a_short_history_is_unchanged() -> None:
     request = translate_to_kiro(anthropic_request(user("a"), assistant("b"), user("c")), history_limit=2)
     assert "kiro.history.trimmed" not in rules(request)
     assert len(history(request)) == 2
@@ -221,7 +221,7 @@ def details(request: Any) -> list[str]:
     return [note.detail for note in request.notes if note.rule == "kiro.history.trimmed"]
 
 
-def test_trimming_says_what_made_it() -> None:
+def test_trimming_names_its_cause() -> None:
     turns = [user("q"), assistant("a")] * 3
     assert details(translate_to_kiro(anthropic_request(*turns, user("now")), history_limit=2)) == [
         "the oldest 4 messages are left out: history_limit is 2"
@@ -266,25 +266,25 @@ def test_a_tool_that_is_nested_too_deeply_counts_nothing() -> None:
         schema = schema["not"]
 
 
-def test_system_messages_count_and_stay_when_exchanges_go() -> None:
-    said = Message("system", (Text("word " * 80_000),))  # 100,000 tokens
-    late = (Message("user", (Text("q"),)), said, *MANY, Message("user", (Text("now"),)))
+def test_system_messages_count_and_stay_when_exchanges_are_removed() -> None:
+    system = Message("system", (Text("word " * 80_000),))  # 100,000 tokens
+    late = (Message("user", (Text("q"),)), system, *MANY, Message("user", (Text("now"),)))
     fitted, _ = FitSize(200_000, "trim", None, False).forward(Conversation("claude-sonnet-4.5", late), Notes(), Facts())
-    assert fitted.messages[0] == said
+    assert fitted.messages[0] == system
     assert 140_000 < sum(map(estimate_message_tokens, fitted.messages)) <= 150_000
 
 
 def test_system_messages_are_no_entries_of_their_own() -> None:
-    said = Message("system", (Text("S"),))
+    system = Message("system", (Text("S"),))
     (ask_, answer), now = MANY[:2], Message("user", (Text("now"),))
-    conversation = Conversation("claude-sonnet-4.5", (ask_, answer, ask_, said, answer, now))
+    conversation = Conversation("claude-sonnet-4.5", (ask_, answer, ask_, system, answer, now))
     fitted, _ = FitSize(200_000, "refuse", 4, False).forward(conversation, Notes(), Facts())
     assert fitted.messages is conversation.messages
     fitted, _ = FitSize(200_000, "refuse", 2, False).forward(conversation, Notes(), Facts())
     assert fitted.messages == conversation.messages[2:]
 
 
-def test_nothing_is_no_history() -> None:
+def test_an_empty_conversation_has_no_history() -> None:
     nothing = Conversation("claude-sonnet-4.5", ())
     assert FitSize(200_000, "trim", 1, False).forward(nothing, Notes(), Facts()) == (
         structs.replace(nothing, estimated_tokens=0),
@@ -351,7 +351,7 @@ def test_a_turn_gets_the_one_form_the_service_has(message: Message, blocks: tupl
     "message",
     [turn("user", RESULT, Text("a"), IMAGE), turn("assistant", SEALED, Text("a"), CALL)],
 )
-def test_a_turn_in_that_form_is_left_alone(message: Message) -> None:
+def test_a_turn_in_that_form_is_unchanged(message: Message) -> None:
     given = Conversation("m", (message,))
     notes = Notes()
     assert BuildHistory().forward(given, notes, Facts())[0] is given
@@ -388,7 +388,7 @@ def test_joining_is_one_note_however_many_turns() -> None:
         (turn("user", ToolResult("t", (Text("x" * 900_000),)), Text("a")), MAX_RESULT_CHARACTERS),
     ],
 )
-def test_rule_51_what_is_too_long_loses_its_middle(message: Message, longest: int) -> None:
+def test_rule_51_a_text_that_is_too_long_loses_its_middle(message: Message, longest: int) -> None:
     (built,), notes = build(message)
     first = built.blocks[0]
     text = first.content[0] if isinstance(first, ToolResult) else first

@@ -1,4 +1,4 @@
-"""What the Kiro dialect changes in a request beside its turns: tools, schemas, images, thinking, characters."""
+"""Changes of the Kiro dialect to tools, schemas, images, thinking and characters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def image(data: str, mime: str = "image/png") -> dict[str, Any]:
     return {"type": "image", "source": {"type": "base64", "media_type": mime, "data": data}}
 
 
-def said(words: str) -> dict[str, Any]:
+def text_block(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
 
@@ -90,7 +90,7 @@ def test_windows_follow_the_model() -> None:
 # --- tools (docs/decisions/kiro.md#d13)
 
 
-def test_more_tools_than_the_service_bears() -> None:
+def test_more_tools_than_the_service_accepts() -> None:
     declared = [{**WEATHER, "name": f"tool_{number}"} for number in range(130)]
     body = anthropic_request(user("a"), assistant([use("t", "tool_125")]), user([result("t")]), tools=declared)
     request = translate_to_kiro({**body, "tool_choice": {"type": "tool", "name": "tool_127"}})
@@ -110,7 +110,7 @@ def test_which_tools_are_offered_does_not_depend_on_history() -> None:
     assert current(first)["content"] == history(later)[0][1]
 
 
-def test_where_history_needs_very_many_others_the_last_of_the_offered_give_way() -> None:
+def test_where_history_needs_very_many_tools_the_last_declared_are_dropped() -> None:
     declared = [{**WEATHER, "name": f"tool_{number}"} for number in range(110)]
     called = [use(f"t{number}", f"old_{number}") for number in range(20)]
     body = anthropic_request(
@@ -121,7 +121,7 @@ def test_where_history_needs_very_many_others_the_last_of_the_offered_give_way()
     assert names[:99] == [f"tool_{number}" for number in range(99)]
 
 
-def test_history_may_call_more_tools_than_the_service_bears() -> None:
+def test_history_may_call_more_tools_than_the_service_accepts() -> None:
     called = [use(f"t{number}", f"tool_{number}") for number in range(120)]
     body = anthropic_request(user("a"), assistant(called), user([result(each["id"]) for each in called]))
     with pytest.raises(Unrepresentable, match="history calls 120 tools"):
@@ -143,7 +143,7 @@ def test_no_tool_shall_be_called() -> None:
     assert "kiro.tools.none" in rules(request)
 
 
-def test_stubs_stand_last_and_in_a_stable_order() -> None:
+def test_stubs_are_last_and_in_a_stable_order() -> None:
     calls = [use("1", "zeta"), use("2", "alpha"), use("3", "get_weather")]
     body = anthropic_request(
         user("a"), assistant(calls), user([result("1"), result("2"), result("3")]), tools=[WEATHER]
@@ -154,7 +154,7 @@ def test_stubs_stand_last_and_in_a_stable_order() -> None:
 def test_calls_of_a_left_out_tool_and_their_results_become_text() -> None:
     body = anthropic_request(
         user("a"),
-        assistant([said("I look."), use("t", "web_search", {"query": "x"}), use("u")]),
+        assistant([text_block("I look."), use("t", "web_search", {"query": "x"}), use("u")]),
         user([result("t", "found it"), result("u", "sunny")]),
         assistant([use("t", "WebSearch")]),
         user([result("t", "", is_error=True)]),
@@ -169,7 +169,7 @@ def test_calls_of_a_left_out_tool_and_their_results_become_text() -> None:
     assert current(request)["content"] == "(WebSearch failed: nothing)"
 
 
-def test_an_id_used_anew_by_a_kept_tool_means_that_tool() -> None:
+def test_an_id_reused_by_a_kept_tool_belongs_to_that_tool() -> None:
     body = anthropic_request(
         user("a"),
         assistant([use("t", "web_search")]),
@@ -196,7 +196,7 @@ def test_typed_tools_that_the_client_runs_stay() -> None:
     assert results(request)[0]["content"] == [{"text": "x"}]
 
 
-def test_what_a_server_ran_itself_becomes_readable_text() -> None:
+def test_calls_that_a_server_ran_become_readable_text() -> None:
     searched = {"type": "web_search_result", "title": "T", "url": "https://x", "encrypted_content": "SECRET"}
     turn = [
         {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}},
@@ -204,7 +204,7 @@ def test_what_a_server_ran_itself_becomes_readable_text() -> None:
         {"type": "code_execution_tool_result", "tool_use_id": "s", "content": {"stdout": "42"}},
         {"type": "mcp_tool_result", "tool_use_id": "s", "content": []},
         {"type": "x_widget"},
-        said("So."),
+        text_block("So."),
     ]
     request = translate_to_kiro(anthropic_request(user("a"), assistant(turn), user("b")))
     assert history(request)[1][1] == (
@@ -217,8 +217,8 @@ def test_what_a_server_ran_itself_becomes_readable_text() -> None:
 @pytest.mark.parametrize(
     ("turns", "at"),
     [
-        ((user([said("a"), use("t")]),), "messages[0].content[1]"),
-        ((user("a"), assistant([said("b"), result("t", "r")]), user("c")), "messages[1].content[1]"),
+        ((user([text_block("a"), use("t")]),), "messages[0].content[1]"),
+        ((user("a"), assistant([text_block("b"), result("t", "r")]), user("c")), "messages[1].content[1]"),
     ],
 )
 def test_calls_and_results_in_the_wrong_turn_are_refused_by_their_place(turns: tuple[Any, ...], at: str) -> None:
@@ -318,7 +318,7 @@ def test_references_that_multiply_are_bounded() -> None:
     assert isinstance(found["properties"], dict) and {*found["properties"]} == {*wide}
 
 
-def test_a_cleaned_schema_says_what_is_gone() -> None:
+def test_a_cleaned_schema_has_a_note_of_the_removed_keywords() -> None:
     request = translate_to_kiro(
         anthropic_request(
             user("a"),
@@ -351,7 +351,7 @@ def test_a_tool_whose_name_is_blank_is_described_by_its_alias() -> None:
 
 
 def test_jpg_is_jpeg() -> None:
-    request = translate_to_kiro(anthropic_request(user([said("a"), image(png(), "image/JPG")])))
+    request = translate_to_kiro(anthropic_request(user([text_block("a"), image(png(), "image/JPG")])))
     assert current(request)["images"][0]["format"] == "jpeg"
     assert "kiro.image.format" in rules(request)
 
@@ -365,8 +365,8 @@ def test_jpg_is_jpeg() -> None:
 )
 def test_an_image_that_cannot_be_sent_is_refused_now_and_a_line_later(bad: Any, because: str) -> None:
     with pytest.raises(Unrepresentable, match=because):
-        translate_to_kiro(anthropic_request(user([said("a"), bad])))
-    request = translate_to_kiro(anthropic_request(user([said("a"), bad]), assistant("b"), user("c")))
+        translate_to_kiro(anthropic_request(user([text_block("a"), bad])))
+    request = translate_to_kiro(anthropic_request(user([text_block("a"), bad]), assistant("b"), user("c")))
     assert history(request)[0][1].startswith("a\n[image left out: ")
     assert "kiro.image.replaced" in rules(request)
 
@@ -380,7 +380,7 @@ def test_an_image_by_address_is_refused_now_and_a_line_later() -> None:
 
 def test_the_newest_ten_images_of_a_turn_stay() -> None:
     many = [image(png(number + 1)) for number in range(12)]
-    request = translate_to_kiro(anthropic_request(user([said("a"), *many]), assistant("b"), user("c")))
+    request = translate_to_kiro(anthropic_request(user([text_block("a"), *many]), assistant("b"), user("c")))
     kept = state(request)["history"][0]["userInputMessage"]["images"]
     assert [each["source"]["bytes"] for each in kept] == [png(number + 1) for number in range(2, 12)]
     with pytest.raises(Unrepresentable, match="more than 10 images"):
@@ -388,11 +388,11 @@ def test_the_newest_ten_images_of_a_turn_stay() -> None:
 
 
 def test_large_images_only_matter_when_there_are_many() -> None:
-    few = translate_to_kiro(anthropic_request(user([said("a"), image(png(3000))])))
+    few = translate_to_kiro(anthropic_request(user([text_block("a"), image(png(3000))])))
     assert len(current(few)["images"]) == 1
-    turns = [each for _ in range(3) for each in (user([said("a"), *[image(png())] * 7]), assistant("b"))]
+    turns = [each for _ in range(3) for each in (user([text_block("a"), *[image(png())] * 7]), assistant("b"))]
     request = translate_to_kiro(
-        anthropic_request(user([said("big"), image(png(1, 2001))]), assistant("b"), *turns, user("c"))
+        anthropic_request(user([text_block("big"), image(png(1, 2001))]), assistant("b"), *turns, user("c"))
     )
     assert (
         history(request)[0][1]
@@ -405,8 +405,8 @@ def test_only_some_models_take_images() -> None:
         translate_to_kiro(anthropic_request(user([image(png())]), model="deepseek-3.2"))
 
 
-def test_an_image_in_an_answer_becomes_a_line() -> None:
-    request = translate_to_kiro(anthropic_request(user("a"), assistant([image(png()), said("b")]), user("c")))
+def test_an_image_in_a_reply_becomes_a_line() -> None:
+    request = translate_to_kiro(anthropic_request(user("a"), assistant([image(png()), text_block("b")]), user("c")))
     assert history(request)[1][1] == "[image left out: the model's own turns hold no images]\nb"
 
 
@@ -436,7 +436,7 @@ def test_older_models_are_asked_to_think_by_tags(more: Any, tags: str) -> None:
     assert "additionalModelRequestFields" not in request.body
 
 
-def test_tags_never_stand_beside_tool_results() -> None:
+def test_tags_are_never_next_to_tool_results() -> None:
     body = anthropic_request(
         user("a"),
         assistant([use("t")]),
@@ -471,7 +471,7 @@ def test_tags_never_stand_beside_tool_results() -> None:
         ("gpt-5.6-sol", {"thinking": {"type": "enabled", "budget_tokens": 2048}}, {"reasoning": {"effort": "low"}}),
     ],
 )
-def test_newer_models_are_asked_in_their_own_fields(model: str, more: Any, fields: Any) -> None:
+def test_newer_models_are_asked_to_think_by_fields(model: str, more: Any, fields: Any) -> None:
     request = translate_to_kiro(anthropic_request(user("a"), model=model, **more))
     assert request.body["additionalModelRequestFields"] == fields
     assert current(request)["content"] == "a"
@@ -479,13 +479,13 @@ def test_newer_models_are_asked_in_their_own_fields(model: str, more: Any, field
 
 @pytest.mark.parametrize("model", ["deepseek-3.2", "claude-sonnet-4.5"])
 @pytest.mark.parametrize("more", [{"thinking": {"type": "disabled"}}, {"thinking": {"type": "between_tools"}}])
-def test_what_has_no_place_is_a_note(model: str, more: Any) -> None:
+def test_dropped_thinking_has_a_note(model: str, more: Any) -> None:
     request = translate_to_kiro(anthropic_request(user("a"), model=model, **more))
     assert "thinking.dropped" in rules(request)
     assert current(request)["content"] == "a"
 
 
-def test_thinking_asked_of_openai_clients_way() -> None:
+def test_thinking_in_the_form_of_openai_clients() -> None:
     request = translate_to_kiro(
         {"model": "claude-sonnet-4.5", "messages": [user("a")], "reasoning_effort": "high"}, "openai"
     )
@@ -494,7 +494,7 @@ def test_thinking_asked_of_openai_clients_way() -> None:
 
 def test_hidden_thinking_of_another_service_is_left_out() -> None:
     hidden = {"type": "redacted_thinking", "data": "xyz"}
-    request = translate_to_kiro(anthropic_request(user("a"), assistant([hidden, said("b")]), user("c")))
+    request = translate_to_kiro(anthropic_request(user("a"), assistant([hidden, text_block("b")]), user("c")))
     assert history(request)[1] == ("assistant", "b")
     assert "kiro.thinking.unreadable" in rules(request)
 

@@ -93,7 +93,7 @@ def test_a_clients_request_is_read_whole() -> None:
     assert found.tools == (ToolSpec("f", "d", SCHEMA),)
 
 
-def test_a_clients_request_comes_back_with_every_field() -> None:
+def test_a_clients_request_round_trips_with_every_field() -> None:
     laws.own_body_round_trips(TARGETED, body())
     call = KiroTargetBinding().unwrap(body())
     written = json.loads(KiroTargetBinding().wrap(DIALECT.codec.render_request(DIALECT.codec.parse_request(call))).body)
@@ -101,11 +101,11 @@ def test_a_clients_request_comes_back_with_every_field() -> None:
 
 
 @pytest.mark.parametrize("target", ["anthropic", "openai"])
-def test_a_clients_request_can_be_told_elsewhere(target: str) -> None:
-    told = dragoman.translate_request(body(), source="kiro", target=target)
-    said = json.dumps(told.body)
-    assert '{\\"a\\":1}' in said
-    assert '"c"' in said
+def test_a_clients_request_can_be_sent_to_other_dialects(target: str) -> None:
+    translated = dragoman.translate_request(body(), source="kiro", target=target)
+    rendered = json.dumps(translated.body)
+    assert '{\\"a\\":1}' in rendered
+    assert '"c"' in rendered
 
 
 def test_redacted_reasoning_and_unknown_forms() -> None:
@@ -120,7 +120,7 @@ def test_redacted_reasoning_and_unknown_forms() -> None:
     assert extra.fields["reasoningContent"] == {"flat": 1}
 
 
-def test_what_newer_models_are_asked_is_read_and_the_rest_kept() -> None:
+def test_fields_for_newer_models_are_read_and_the_rest_kept() -> None:
     fields: Any = {
         "output_config": {"effort": "high"},
         "thinking": {"type": "adaptive", "display": "summarized"},
@@ -140,11 +140,11 @@ def test_cache_points_among_tools_are_left_out_with_a_note() -> None:
     current = given["conversationState"]["currentMessage"]["userInputMessage"]
     current["userInputMessageContext"]["tools"].append({"cachePoint": {"type": "default"}})
     assert isinstance(read(given).tools[1], Opaque)
-    told = dragoman.translate_request(given, source="kiro", target="kiro")
-    assert "kiro.tools.cache_point" in [note.rule for note in told.notes]
+    translated = dragoman.translate_request(given, source="kiro", target="kiro")
+    assert "kiro.tools.cache_point" in [note.rule for note in translated.notes]
 
 
-def test_null_says_as_much_as_absence() -> None:
+def test_null_equals_absence() -> None:
     given = body()
     current = given["conversationState"]["currentMessage"]["userInputMessage"]
     current |= {"images": None, "userInputMessageContext": None, "userIntent": None, "content": None}
@@ -181,12 +181,12 @@ def test_null_says_as_much_as_absence() -> None:
         ("agentMode", 1, "agentMode: expected a string"),
     ],
 )
-def test_what_breaks_the_dialect_is_named(place: str, value: Any, at: str) -> None:
+def test_values_that_break_the_dialect_are_named(place: str, value: Any, at: str) -> None:
     with pytest.raises(MalformedRequest, match=at):
         read(with_value(body(), tuple(place.split(".")), value))
 
 
-def test_errors_are_ours_whatever_a_field_holds() -> None:
+def test_any_field_value_raises_only_our_errors() -> None:
     for path in body_paths(body()):
         for wrong in WRONG_VALUES:
             with suppress(DragomanError):
@@ -228,7 +228,7 @@ ASK = Conversation(MODEL, (Message("user", (Text("a"),)),), stream=True)
         {"tools": (Opaque("anthropic", {}, "bash"),)},
     ],
 )
-def test_the_codec_refuses_what_it_cannot_say(changes: dict[str, Any]) -> None:
+def test_the_codec_refuses_unrepresentable_content(changes: dict[str, Any]) -> None:
     with pytest.raises(Unrepresentable):
         DIALECT.codec.render_request(structs.replace(ASK, **changes))
 
@@ -238,12 +238,12 @@ def test_a_conversation_without_a_model_names_none() -> None:
     assert b"modelId" not in wrapped.body
 
 
-def test_a_rendered_call_is_read_as_one_that_came() -> None:
+def test_a_rendered_request_is_read_like_a_received_one() -> None:
     call = DIALECT.codec.render_request(ASK)
-    came = DIALECT.binding.match(DIALECT.binding.wrap(call))
-    assert came is not None
-    assert DIALECT.codec.parse_request(call) == DIALECT.codec.parse_request(came)
-    assert DIALECT.codec.breaches(call) == DIALECT.codec.breaches(came)
+    matched = DIALECT.binding.match(DIALECT.binding.wrap(call))
+    assert matched is not None
+    assert DIALECT.codec.parse_request(call) == DIALECT.codec.parse_request(matched)
+    assert DIALECT.codec.breaches(call) == DIALECT.codec.breaches(matched)
 
 
 # --- bindings
@@ -338,7 +338,7 @@ def test_a_good_request_breaks_nothing() -> None:
 
 
 NUMBERS = {rule.number for rule in GRADED_RULES.values()}
-ONLY_SIMULATED = {"38-many and large", "40-half a signature"}  # by what a body alone does not show
+ONLY_SIMULATED = {"38-many and large", "40-half a signature"}  # the body alone does not show them
 SHOWN = [
     case
     for case in REFUSED
@@ -347,17 +347,17 @@ SHOWN = [
 
 
 @pytest.mark.parametrize("case", [case for case in SHOWN if str(case) not in ONLY_SIMULATED], ids=str)
-def test_the_lint_finds_what_the_simulator_refuses(case: Case) -> None:
+def test_the_lint_reports_requests_that_the_simulator_refuses(case: Case) -> None:
     rules = {name for name, rule in GRADED_RULES.items() if (rule.number, rule.grade) == (case.rule, case.grade)}
     assert {f"kiro.{name}" for name in rules} & found(case.body)
 
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=str)
-def test_the_lint_accepts_what_the_simulator_accepts(case: Case) -> None:
+def test_the_lint_accepts_requests_that_the_simulator_accepts(case: Case) -> None:
     assert not isinstance(case.body, dict) or case.limits != SimulatorLimits() or found(case.body) == set()
 
 
-def test_a_result_says_whether_it_failed() -> None:
+def test_a_result_has_its_status() -> None:
     given = body()
     del given["conversationState"]["currentMessage"]["userInputMessage"]["userInputMessageContext"]["toolResults"][0][
         "status"
@@ -389,7 +389,7 @@ def test_settings_are_the_codecs_fields() -> None:
     assert KiroCodec().window("claude-opus-5") == 172_500
 
 
-def test_a_setting_with_an_unknown_word_is_a_misuse() -> None:
+def test_a_setting_with_an_unknown_value_is_a_misuse() -> None:
     with pytest.raises(LocalMisuse, match=r"^pairing: expected placeholders or merge, got 'pairs'$"):
         KiroCodec(pairing="pairs")  # type: ignore[arg-type]
     with pytest.raises(LocalMisuse, match="pairing"):
@@ -438,7 +438,7 @@ def test_a_setting_at_the_edge_of_its_range_is_taken(name: str, value: Any) -> N
     assert dragoman.translate_request(body(), source="kiro", target="kiro", **{name: value}).body
 
 
-def test_a_context_that_holds_tools_alone_leaves_nothing_behind() -> None:
+def test_a_context_with_only_tools_leaves_no_extra_fields() -> None:
     tool = {"toolSpecification": {"name": "f", "description": "d", "inputSchema": {"json": {"type": "object"}}}}
     message = {"content": "hi", "modelId": "m", "userInputMessageContext": {"tools": [tool]}}
     body: dict[str, Any] = {"conversationState": {"currentMessage": {"userInputMessage": message}}}

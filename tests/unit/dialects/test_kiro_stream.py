@@ -101,7 +101,7 @@ def test_text_and_code_are_one_text() -> None:
     assert blocks(frames(text("a"), ("codeEvent", {"content": "b"}), text("c"), usage())) == [Text("abc")]
 
 
-def test_a_payload_may_be_wrapped_in_its_own_name() -> None:
+def test_a_payload_may_be_wrapped_in_its_event_name() -> None:
     data = frames(("assistantResponseEvent", {"assistantResponseEvent": {"content": "a"}}), usage())
     assert blocks(data) == [Text("a")]
 
@@ -111,13 +111,13 @@ def test_a_frame_without_a_kind_may_hold_an_event_by_name() -> None:
     assert blocks(data + frames(usage())) == [Text("a")]
 
 
-def test_the_real_model_is_told_under_auto() -> None:
+def test_the_real_model_is_reported_under_auto() -> None:
     events = decode_stream(frames(text("", modelId="claude-opus-4.7"), text("a"), usage()), Conversation("auto", ()))
     assert isinstance(events[0], Started)
     assert events[0].model == "claude-opus-4.7"
 
 
-def test_message_metadata_names_the_answer() -> None:
+def test_message_metadata_has_the_id_of_the_reply() -> None:
     events = decode_stream(frames(("messageMetadataEvent", {"conversationId": "c", "utteranceId": "u"}), text("a")))
     assert isinstance(events[0], Started)
     assert events[0].id == "u"
@@ -143,7 +143,7 @@ def test_redacted_thoughts_are_whole() -> None:
     ]
 
 
-def test_an_empty_thought_says_nothing() -> None:
+def test_an_empty_thought_has_no_block() -> None:
     assert blocks(frames(thought(), text("a"))) == [Text("a")]
 
 
@@ -209,7 +209,7 @@ def test_fragments_win_over_an_object_before_them() -> None:
     assert blocks(data) == [ToolCall("t1", "get_weather", '{"b":2}')]
 
 
-def test_a_call_told_twice_is_one() -> None:
+def test_a_repeated_call_is_one_call() -> None:
     data = frames(call(stop=True), call(input="{}", stop=True), ("toolUseEvent", {"stop": True}), usage())
     assert blocks(data) == [ToolCall("t1", "get_weather", "{}")]
 
@@ -268,11 +268,11 @@ def test_an_unknown_reason_is_kept() -> None:
     assert found.extra.fields == {"stopReason": "SOMETHING_NEW"}
 
 
-def test_a_malformed_answer_without_content_is_a_failure() -> None:
+def test_a_malformed_reply_without_content_is_a_failure() -> None:
     assert fault(decode_stream(frames(stop_event("MALFORMED_MODEL_OUTPUT")))).kind == "server"
 
 
-def test_l20_an_answer_that_lost_a_call_is_a_failure_whatever_it_says() -> None:
+def test_l20_a_reply_that_lost_a_call_is_a_failure_with_any_content() -> None:
     assert fault(decode_stream(frames(text("a"), stop_event("MALFORMED_TOOL_USE"), usage()))).kind == "server"
 
 
@@ -316,11 +316,11 @@ def test_half_a_frame_is_truncated() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", frames(("messageMetadataEvent", {"utteranceId": "u"}))])
-def test_an_answer_that_never_began_failed(data: bytes) -> None:
+def test_a_reply_without_any_event_is_a_failure(data: bytes) -> None:
     assert "ended before its first event" in fault(decode_stream(data)).message
 
 
-def test_an_answer_with_usage_alone_is_empty() -> None:
+def test_a_reply_with_only_usage_is_empty() -> None:
     assert blocks(frames(usage())) == []
 
 
@@ -355,12 +355,12 @@ def test_failures_before_any_output(data: bytes, kind: str) -> None:
         DIALECT.codec.parse_reply(data, EMPTY_REQUEST)
 
 
-def test_too_long_says_how_long() -> None:
+def test_too_long_names_the_length() -> None:
     data = exception("ContentLengthExceededException", message="x")
     assert fault(decode_stream(data)).message == "prompt is too long: 200001 tokens > 200000 maximum"
 
 
-def test_an_answer_that_grew_too_long_stopped_by_length() -> None:
+def test_a_reply_that_grows_too_long_stops_by_length() -> None:
     data = frames(text("Hel"), call(input="{")) + exception("ContentLengthExceededException", message="too long")
     assert stop(data).reason is StopReason.LENGTH
     assert blocks(data) == [Text("Hel")]
@@ -389,7 +389,7 @@ def written(*events: Event) -> list[tuple[str, Any]]:
 
 
 def test_a_client_gets_the_events_the_service_would_send() -> None:
-    told = written(
+    frames_written = written(
         Started("m1", "claude-sonnet-4.5"),
         BlockStarted(0, Reasoning("")),
         ReasoningDelta(0, "plan"),
@@ -405,7 +405,7 @@ def test_a_client_gets_the_events_the_service_would_send() -> None:
         Stopped(Stop(StopReason.TOOL)),
         FINISHED,
     )
-    assert told == [
+    assert frames_written == [
         ("messageMetadataEvent", {"conversationId": "0001", "utteranceId": "m1"}),
         ("reasoningContentEvent", {"text": "plan"}),
         ("reasoningContentEvent", {"signature": "sig"}),
@@ -431,14 +431,14 @@ def test_a_client_gets_the_events_the_service_would_send() -> None:
 
 
 def test_a_cut_call_has_no_end_for_the_client_either() -> None:
-    told = written(
+    frames_written = written(
         Started("", ""),
         BlockStarted(0, ToolCall("t", "f")),
         BlockEnded(0, is_complete=False),
         Stopped(Stop(StopReason.LENGTH)),
         FINISHED,
     )
-    assert told[1:] == [
+    assert frames_written[1:] == [
         ("toolUseEvent", {"toolUseId": "t", "name": "f"}),
         ("metadataEvent", {"stopReason": "MAX_TOKENS"}),
     ]
@@ -456,12 +456,12 @@ def test_a_cut_call_has_no_end_for_the_client_either() -> None:
         Stopped(Stop(StopReason.END), 1),
     ],
 )
-def test_what_filters_should_have_removed_is_a_misuse(event: Event) -> None:
+def test_content_that_filters_should_have_removed_is_a_misuse(event: Event) -> None:
     with pytest.raises(LocalMisuse):
         written(event)
 
 
-def test_blocks_that_begin_with_content_are_told() -> None:
+def test_blocks_that_start_with_content_are_written() -> None:
     begun: Events = (
         BlockStarted(0, Text("a")),
         BlockEnded(0),
@@ -477,8 +477,8 @@ def test_blocks_that_begin_with_content_are_told() -> None:
     ]
 
 
-def test_blocks_that_are_open_side_by_side_go_out_one_after_the_other() -> None:
-    told = written(
+def test_blocks_that_are_open_at_once_are_written_one_after_the_other() -> None:
+    frames_written = written(
         BlockStarted(0, ToolCall("a", "f")),
         BlockStarted(1, Text("")),
         TextDelta(1, "x"),
@@ -489,19 +489,21 @@ def test_blocks_that_are_open_side_by_side_go_out_one_after_the_other() -> None:
         BlockEnded(0),
         BlockEnded(2),
     )
-    assert [(kind, body.get("toolUseId")) for kind, body in told] == [
+    assert [(kind, body.get("toolUseId")) for kind, body in frames_written] == [
         *[("toolUseEvent", "a")] * 3,
         ("assistantResponseEvent", None),
         *[("toolUseEvent", "b")] * 3,
     ]
 
 
-def test_what_waits_is_told_before_a_failure() -> None:
-    told = written(BlockStarted(0, ToolCall("a", "f")), BlockStarted(1, Text("x")), Failed(Fault("server", "oops")))
-    assert [kind for kind, _ in told] == ["toolUseEvent", "assistantResponseEvent", "InternalServerException"]
+def test_buffered_content_is_written_before_a_failure() -> None:
+    frames_written = written(
+        BlockStarted(0, ToolCall("a", "f")), BlockStarted(1, Text("x")), Failed(Fault("server", "oops"))
+    )
+    assert [kind for kind, _ in frames_written] == ["toolUseEvent", "assistantResponseEvent", "InternalServerException"]
 
 
-def test_at_home_frames_go_as_they_came() -> None:
+def test_in_the_same_dialect_frames_pass_unchanged() -> None:
     data = frames(
         ("messageMetadataEvent", {"utteranceId": "u", "padding": 1}),
         thought(text="a"),
@@ -517,7 +519,7 @@ def test_at_home_frames_go_as_they_came() -> None:
     assert client_stream(data, plan(DIALECT, DIALECT, Conversation("claude-sonnet-4.5", ()))) == data
 
 
-def test_at_home_a_renamed_call_is_told_anew_in_all_its_frames() -> None:
+def test_in_the_same_dialect_all_frames_of_a_renamed_call_are_rewritten() -> None:
     request = dragoman.translate_request(_kiro_body("files.read all"), source="kiro", target="kiro")
     (alias,) = [tool.name for tool in request.plan.translated.tools if not isinstance(tool, Opaque)]
     data = frames(text("a"), call("t", alias, input="{}"), call("t", alias, stop=True), usage())
@@ -571,9 +573,9 @@ INVOKE = '<invoke name="Read"><parameter name="path">a & b</parameter><parameter
 )
 def test_a_leaked_call_is_recovered_wherever_it_is_cut(markup: str, arguments: Body) -> None:
     for at in range(len(markup)):
-        said = leaked("I read.\n", markup[:at], markup[at:])
-        ((_, name, found),) = calls(said)
-        assert (name, json.loads(found), texts(said), said["stop_reason"]) == (
+        message = leaked("I read.\n", markup[:at], markup[at:])
+        ((_, name, found),) = calls(message)
+        assert (name, json.loads(found), texts(message), message["stop_reason"]) == (
             "Read",
             arguments,
             "I read.\n",
@@ -597,10 +599,10 @@ def test_a_leaked_call_is_recovered_wherever_it_is_cut(markup: str, arguments: B
         "a < b",
     ],
 )
-def test_what_is_not_a_whole_call_of_a_declared_tool_stays_text(words: str) -> None:
+def test_an_incomplete_call_or_one_of_an_undeclared_tool_stays_text(words: str) -> None:
     for pieces in ((words,), tuple(words), words.splitlines(keepends=True)):
-        said = leaked(*pieces)
-        assert (texts(said), calls(said)) == (words, [])
+        message = leaked(*pieces)
+        assert (texts(message), calls(message)) == (words, [])
 
 
 @pytest.mark.parametrize("markup", ['[Called Read with args: {"path": "a"}]', INVOKE])
@@ -614,7 +616,7 @@ def recovered(*events: Any) -> list[Any]:
     _, make = RecoverCalls().forward(Conversation("m", (), tools=(ToolSpec("Read", "d", {}),)), Notes(), Facts())
     assert make is not None
     back = make(Notes(), BlockKeys())
-    return [told for event in events for told in back.feed((event,))]
+    return [filtered for event in events for filtered in back.feed((event,))]
 
 
 def test_a_text_block_begins_with_the_first_thing_in_it() -> None:
@@ -635,8 +637,8 @@ def test_a_text_block_begins_with_the_first_thing_in_it() -> None:
 
 def test_a_native_call_makes_leaked_ones_text() -> None:
     words = '[Called Read with args: {"path": "a"}]'
-    said = leaked(words, more=(call("t", "Read", stop=True),))
-    assert (texts(said), calls(said)) == (words, [("t", "Read", "{}")])
+    message = leaked(words, more=(call("t", "Read", stop=True),))
+    assert (texts(message), calls(message)) == (words, [("t", "Read", "{}")])
     after = parse_message_stream(
         client_stream(
             frames(call("t", "Read", stop=True), text(words), usage()),
@@ -647,7 +649,7 @@ def test_a_native_call_makes_leaked_ones_text() -> None:
 
 
 def leaking(piece: str, count: int, *, start: str = "", end: str = "") -> list[Any]:
-    """An answer in which a piece comes again and again."""
+    """Return a stream that repeats one piece many times."""
     deltas = [TextDelta(0, part) for part in (start, *(piece for _ in range(count)), end) if part]
     return [BlockStarted(0, Text("")), *deltas, BlockEnded(0), Stopped(Stop(StopReason.END))]
 
@@ -679,7 +681,7 @@ def test_recovery_can_be_turned_off() -> None:
     assert texts(leaked(words, recover_calls=False)) == words
 
 
-def test_a_failure_lets_go_of_what_was_held() -> None:
+def test_a_failure_releases_the_buffered_content() -> None:
     request = translate_to_kiro(anthropic_request(user("a"), tools=TOOLS))
     data = frames(text("[Called Read"), call("", "x"))
     out = parse_message_stream(
@@ -694,8 +696,8 @@ def thinking(*pieces: str, more: tuple[tuple[str, Body], ...] = ()) -> tuple[str
     request = translate_to_kiro(
         anthropic_request(user("a"), thinking={"type": "enabled", "budget_tokens": 2000}, tools=TOOLS)
     )
-    said = parse_message_stream(client_stream(frames(*map(text, pieces), *more, usage()), request.plan))
-    return "".join(block["thinking"] for block in said["content"] if block["type"] == "thinking"), texts(said)
+    message = parse_message_stream(client_stream(frames(*map(text, pieces), *more, usage()), request.plan))
+    return "".join(block["thinking"] for block in message["content"] if block["type"] == "thinking"), texts(message)
 
 
 @pytest.mark.parametrize(
@@ -737,7 +739,7 @@ def test_the_client_sees_its_own_name_for_the_model() -> None:
     assert '"model":"claude-sonnet-4-5-20250929"' in client_stream(frames(text("a"), usage()), request.plan).decode()
 
 
-def test_errors_are_ours_whatever_the_field_holds() -> None:
+def test_any_value_of_the_field_raises_only_our_errors() -> None:
     kinds = [
         "assistantResponseEvent",
         "reasoningContentEvent",
@@ -778,23 +780,23 @@ def test_a_whole_reply_is_written_and_read_as_a_stream() -> None:
     assert again.choices == reply.choices
 
 
-def test_what_follows_a_failure_is_not_read() -> None:
+def test_frames_after_a_failure_are_not_read() -> None:
     with pytest.raises(UpstreamFault, match="slow down"):
         DIALECT.codec.parse_reply(exception("ThrottlingException", message="slow down") + b"garbage", EMPTY_REQUEST)
 
 
-def test_what_only_text_can_have_ends_the_search_for_tags() -> None:
+def test_content_that_only_text_can_have_ends_the_search_for_tags() -> None:
     asked = translate_to_kiro(anthropic_request(user("a"), thinking={"type": "enabled", "budget_tokens": 2000})).plan
     cited = CitationAdded(0, Opaque("anthropic", {}))
     for words in ("<thin", "<thinking>plan", "<thinking>plan</thinking>\n\n", "plain"):
-        told = ResponseFilters(asked, BlockKeys(1)).feed(
+        events = ResponseFilters(asked, BlockKeys(1)).feed(
             (Started("", ""), BlockStarted(0, Text("")), TextDelta(0, words), cited, BlockEnded(0))
         )
-        check((*told, Stopped(Stop(StopReason.END)), FINISHED))
-        assert cited in told
+        check((*events, Stopped(Stop(StopReason.END)), FINISHED))
+        assert cited in events
 
 
-def test_what_is_held_has_a_limit() -> None:
+def test_the_buffer_has_a_limit() -> None:
     request = translate_to_kiro(anthropic_request(user("a"), tools=TOOLS))
     words = '[Called Read with args: {"path": "' + "x" * 2**20
     answer = ResponseTranslator(request.plan, fixed_environment())
@@ -802,5 +804,5 @@ def test_what_is_held_has_a_limit() -> None:
 
 
 def test_a_parameter_that_is_no_json_is_text() -> None:
-    said = leaked('<invoke name="Read"><parameter name="n">three</parameter></invoke>')
-    assert json.loads(calls(said)[0][2]) == {"n": "three"}
+    message = leaked('<invoke name="Read"><parameter name="n">three</parameter></invoke>')
+    assert json.loads(calls(message)[0][2]) == {"n": "three"}

@@ -36,7 +36,7 @@ from tests.unit.dialects.kiro_helpers import (
     use,
     user,
 )
-from tests.unit.dialects.kiro_helpers import text as said
+from tests.unit.dialects.kiro_helpers import text as text_event
 
 ID = "toolu_01abc123"
 SUNNY = "The weather is sunny and 75°F"
@@ -45,8 +45,8 @@ Body = dict[str, Any]
 
 
 def tool_message(content: Any = None, **more: Any) -> Body:
-    said = {} if content is None else {"content": content}
-    return {"role": "tool", "tool_use_id": ID, **said, **more}
+    fields = {} if content is None else {"content": content}
+    return {"role": "tool", "tool_use_id": ID, **fields, **more}
 
 
 def text(words: Any) -> Body:
@@ -57,7 +57,7 @@ def asked_with(message: Body) -> Body:
     return anthropic_request(user("weather?"), assistant([use(ID)]), message, tools=[WEATHER])
 
 
-def told(message: Body, source: str = "anthropic") -> Body:
+def kiro_result(message: Body, source: str = "anthropic") -> Body:
     """The one result of the request that holds this tool message."""
     body = asked_with(message)
     if source == "openai":
@@ -84,7 +84,7 @@ TS1 = {
 @pytest.mark.parametrize("source", ["anthropic", "openai"])
 @pytest.mark.parametrize(("content", "words"), TS1.values(), ids=TS1.keys())
 def test_extract_user_message_tool_result_content(content: Any, words: str, source: str) -> None:
-    assert told(tool_message(content), source) == expected(words)
+    assert kiro_result(tool_message(content), source) == expected(words)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_extract_user_message_tool_result_content(content: Any, words: str, sour
     ],
 )
 def test_extract_user_message_tool_result_status(more: Body, status: str) -> None:
-    assert told(tool_message([text("Operation completed")], **more)) == expected("Operation completed", status)
+    assert kiro_result(tool_message([text("Operation completed")], **more)) == expected("Operation completed", status)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_extract_nested_content_is_recursive(depth: int) -> None:
     content: Any = "deep"
     for _ in range(depth):
         content = [content]
-    assert told(tool_message(content)) == expected("deep")
+    assert kiro_result(tool_message(content)) == expected("deep")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_build_request_tool_result_integration_ts5_1() -> None:
 
 def test_build_request_tool_result_integration_ts5_2() -> None:
     message = tool_message([text("Weather: 75°F, sunny"), text("Humidity: 45%")])
-    assert told(message) == expected("Weather: 75°F, sunny\nHumidity: 45%")
+    assert kiro_result(message) == expected("Weather: 75°F, sunny\nHumidity: 45%")
 
 
 def test_build_request_readable_media_is_lifted_out_of_the_result() -> None:
@@ -251,7 +251,7 @@ def test_build_request_readable_media_is_lifted_out_of_the_result() -> None:
     ids=["string", "array", "role tool", "openai's id", "result in role tool"],
 )
 def test_backward_compatibility_existing_formats(message: Body) -> None:
-    assert told(message) == expected("fine")
+    assert kiro_result(message) == expected("fine")
 
 
 # --- the filter and the reader by themselves
@@ -288,7 +288,7 @@ def test_a_result_of_media_alone_waits_for_the_filter_that_lifts_it() -> None:
     assert noted == []
 
 
-def test_history_gives_a_result_without_text_the_same_words() -> None:
+def test_history_gives_a_result_without_text_the_same_text() -> None:
     notes = Notes()
     conversation, _ = BuildHistory().forward(
         Conversation("m", (Message("user", (result(), Text("go"))),)), notes, Facts()
@@ -359,11 +359,11 @@ def test_a_kiro_clients_result_needs_an_id(call_id: Any) -> None:
 
 
 def test_kiro_translation_complete_tool_flow() -> None:
-    """OpenAI → Kiro → OpenAI: a call is made, its result goes back, and every word arrives."""
+    """OpenAI → Kiro → OpenAI: the call and its result arrive complete."""
     function = {"name": "get_weather", "description": "Tell it.", "parameters": {"type": "object", "properties": {}}}
     body: Body = {"model": "claude-sonnet-4.5", "tools": [{"type": "function", "function": function}]}
     first = translate_to_kiro({**body, "messages": [user("weather?")]}, "openai")
-    stream = frames(said("Let me see."), call("t1", input='{"a":'), call("t1", input="1}", stop=True), usage())
+    stream = frames(text_event("Let me see."), call("t1", input='{"a":'), call("t1", input="1}", stop=True), usage())
     reply = dragoman.translate_reply(stream, source="kiro", target="openai", request=first).body
     (choice,) = reply["choices"]
     assert choice["finish_reason"] == "tool_calls"
@@ -383,7 +383,7 @@ def test_kiro_executor_with_tool_results(profile: Profile) -> None:
         assert first_refusal(binding.wrap(request.plan.call()), profile) is None
 
 
-def test_a_part_that_only_kiro_knows_comes_back_as_it_came() -> None:
+def test_a_part_that_only_kiro_knows_round_trips_unchanged() -> None:
     part = {"type": "tool_use", "id": "t", "json": {"a": 1}}
     result: Body = {"toolUseId": "t1", "content": [part], "status": "success"}
     parsed = parse_result(Fields(result, "toolResults[0]", MalformedRequest))

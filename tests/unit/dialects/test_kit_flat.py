@@ -1,4 +1,4 @@
-"""What services with flat messages and lossy tools share: references, schemas, pairs, media types."""
+"""Helpers for services with flat messages: schema references, call ids, media types."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plain(schema: dict[str, Any]) -> tuple[Any, list[tuple[str, str]]]:
     return tool.schema, [(note.action, note.detail) for note in notes]
 
 
-def test_references_are_put_in_place_with_the_words_beside_them() -> None:
+def test_references_are_inlined_with_their_sibling_keywords() -> None:
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {
@@ -52,7 +52,7 @@ def test_references_are_put_in_place_with_the_words_beside_them() -> None:
 
 
 @pytest.mark.parametrize("reference", ["#/$defs/none", "https://example.org/a.json", "#/properties/self", "#"])
-def test_what_cannot_be_put_in_place_stands_for_any_value(reference: str) -> None:
+def test_a_reference_that_cannot_be_inlined_accepts_any_value(reference: str) -> None:
     references = SchemaReferences()
     found = references.inline({"type": "object", "properties": {"self": {"$ref": reference, "title": "T"}}})
     assert references.is_cut and b"$ref" not in repr(found).encode()
@@ -67,7 +67,7 @@ def test_references_cannot_multiply_a_request() -> None:
     assert references.is_cut
 
 
-def test_a_schema_says_the_same_in_the_words_that_are_kept() -> None:
+def test_a_schema_keeps_its_meaning_in_the_remaining_keywords() -> None:
     schema, notes = plain(
         {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -89,7 +89,7 @@ def test_a_schema_says_the_same_in_the_words_that_are_kept() -> None:
     assert [action for action, _ in notes] == ["changed"]
 
 
-def test_what_is_lost_is_named() -> None:
+def test_lost_keywords_are_named() -> None:
     schema, notes = plain({"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "default": 3}}})
     assert schema == {"type": "object", "properties": {"n": {"type": "integer"}}}
     assert notes == [("dropped", "the schema of go is made plain (without default, minimum)")]
@@ -102,7 +102,7 @@ def test_a_union_of_objects_is_one_object() -> None:
     assert notes[0][0] == "dropped"
 
 
-def test_calls_without_ids_are_answered_by_name_and_in_order() -> None:
+def test_results_without_ids_match_calls_by_name_and_in_order() -> None:
     pairs = ToolCallIds("call_")
     made = [
         pairs.add_call("", "read"),
@@ -134,5 +134,5 @@ def test_calls_without_ids_are_answered_by_name_and_in_order() -> None:
         (b"hi", ""),
     ],
 )
-def test_the_first_bytes_tell_a_type(data: bytes, expected: str) -> None:
+def test_the_first_bytes_determine_a_media_type(data: bytes, expected: str) -> None:
     assert media_type(base64.b64encode(data).decode()) == expected

@@ -1,4 +1,4 @@
-"""Shapes that real services take are read, each as what it means."""
+"""Unusual request shapes that real services accept are read with their meaning."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ ASKED = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
     ids=["object", "snake", "lone", "lone-in-list", "snake-schema"],
 )
 def test_l11_gemini_tools_in_every_shape_the_service_reads(tools: Any, target: str) -> None:
-    told = translated({**ASKED, "tools": tools}, "gemini", target)
+    result = translated({**ASKED, "tools": tools}, "gemini", target)
     usual = translated({**ASKED, "tools": [{"functionDeclarations": [DECLARED]}]}, "gemini", target)
-    assert told.body == usual.body
+    assert result.body == usual.body
 
 
-def test_l11_gemini_names_the_place_of_what_is_wrong() -> None:
+def test_l11_gemini_names_the_place_of_an_error() -> None:
     with pytest.raises(MalformedRequest) as refused:
         translated({**ASKED, "tools": {"functionDeclarations": {"name": 5}}}, "gemini", "openai")
     assert refused.value.fault.at == "tools.functionDeclarations.name"
@@ -75,13 +75,13 @@ def test_l11_gemini_contents_in_every_shape(body: dict[str, Any], target: str) -
 @pytest.mark.parametrize("system", ["Be brief.", {"parts": {"text": "Be brief."}}, {"parts": ["Be brief."]}])
 @pytest.mark.parametrize("name", ["systemInstruction", "system_instruction"])
 def test_l11_gemini_system_in_every_shape(name: str, system: Any) -> None:
-    told = translated({**ASKED, name: system}, "gemini", "anthropic")
-    assert told.body["system"] == "Be brief."
+    result = translated({**ASKED, name: system}, "gemini", "anthropic")
+    assert result.body["system"] == "Be brief."
 
 
 def test_l11_gemini_stop_sequences_may_be_one_string() -> None:
-    told = translated({**ASKED, "generation_config": {"stop_sequences": "END"}}, "gemini", "anthropic")
-    assert told.body["stop_sequences"] == ["END"]
+    result = translated({**ASKED, "generation_config": {"stop_sequences": "END"}}, "gemini", "anthropic")
+    assert result.body["stop_sequences"] == ["END"]
 
 
 # --- the choice of a tool
@@ -107,18 +107,18 @@ FREE: list[Any] = ["auto", "validated", {"type": "auto"}]
     ],
     ids=json.dumps,
 )
-def test_l11_chat_takes_the_choices_of_every_vendor(choice: Any, expected: Any) -> None:
-    told = translated(chatting(tools=[TOOL], tool_choice=choice), "openai", "anthropic")
-    assert told.body.get("tool_choice") == expected
+def test_l11_chat_accepts_the_tool_choices_of_every_vendor(choice: Any, expected: Any) -> None:
+    result = translated(chatting(tools=[TOOL], tool_choice=choice), "openai", "anthropic")
+    assert result.body.get("tool_choice") == expected
 
 
-def test_l11_the_word_of_mistral_comes_home_as_it_was() -> None:
-    told = translated(chatting(tools=[TOOL], tool_choice="any"), "openai", "openai")
-    assert told.body["tool_choice"] == "any" and not told.notes
+def test_l11_the_tool_choice_of_mistral_round_trips() -> None:
+    result = translated(chatting(tools=[TOOL], tool_choice="any"), "openai", "openai")
+    assert result.body["tool_choice"] == "any" and not result.notes
 
 
 @pytest.mark.parametrize("choice", ["whatever", 5, ["auto"]])
-def test_l11_a_choice_nobody_has_is_refused_at_its_place(choice: Any) -> None:
+def test_l11_an_unknown_tool_choice_is_refused_with_its_place(choice: Any) -> None:
     for source in ("openai", "responses", "anthropic"):
         with pytest.raises(MalformedRequest) as refused:
             body = {"input": "hi"} if source == "responses" else chatting(max_tokens=9)
@@ -162,7 +162,7 @@ def test_l11_so_does_bedrock(choice: Any) -> None:
 FILE = {"type": "file", "file": {"filename": "a.pdf", "file_data": "https://example.org/a.pdf"}}
 
 
-def test_l11_the_address_of_a_file_goes_where_addresses_go() -> None:
+def test_l11_the_address_of_a_file_is_sent_where_addresses_are_accepted() -> None:
     body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "Read."}, FILE]}]}
     assert translated(body, "openai", "openai").body["messages"] == body["messages"]
     source = translated(body, "openai", "anthropic").body["messages"][0]["content"][1]["source"]
@@ -178,8 +178,8 @@ def test_l11_openrouter_gets_addresses_of_other_dialects_too() -> None:
     body = {"max_tokens": 9, "messages": [{"role": "user", "content": [document]}]}
     with pytest.raises(Unrepresentable):
         translated(body, "anthropic", "openai")
-    told = dragoman.translate_request(body, source="anthropic", target="openai", model="m", file_urls=True)
-    [part] = told.body["messages"][0]["content"]
+    result = dragoman.translate_request(body, source="anthropic", target="openai", model="m", file_urls=True)
+    [part] = result.body["messages"][0]["content"]
     assert part["file"]["file_data"] == "https://example.org/a.pdf"
 
 
@@ -204,19 +204,19 @@ def interpreter(**typed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("typed", [{"type": "server_tool_use"}, {}], ids=["typed", "bare"])
-def test_l11_what_nova_ran_goes_home_as_it_came(typed: dict[str, Any]) -> None:
+def test_l11_a_tool_that_nova_ran_round_trips(typed: dict[str, Any]) -> None:
     body = interpreter(**typed)
-    told = translated(body, "bedrock", "bedrock", NOVA)
-    assert told.body["messages"] == body["messages"] and not told.notes
-    assert not registry.get("bedrock").codec.breaches(ApiRequest("generate", NOVA, False, told.body))
+    result = translated(body, "bedrock", "bedrock", NOVA)
+    assert result.body["messages"] == body["messages"] and not result.notes
+    assert not registry.get("bedrock").codec.breaches(ApiRequest("generate", NOVA, False, result.body))
 
 
 @pytest.mark.parametrize("target", [name for name in registry.names() if name != "bedrock"])
 @pytest.mark.parametrize("typed", [{"type": "server_tool_use"}, {}], ids=["typed", "bare"])
-def test_l11_and_elsewhere_its_words_are_given(typed: dict[str, Any], target: str) -> None:
-    told = translated(interpreter(**typed), "bedrock", target)
-    assert "2**10" in told.raw.decode() and "1024" in told.raw.decode().replace("It is 1024.", "")
-    assert "It is 1024." in told.raw.decode()
+def test_l11_in_other_dialects_its_text_is_sent(typed: dict[str, Any], target: str) -> None:
+    result = translated(interpreter(**typed), "bedrock", target)
+    assert "2**10" in result.raw.decode() and "1024" in result.raw.decode().replace("It is 1024.", "")
+    assert "It is 1024." in result.raw.decode()
 
 
 # --- Cursor's tools in a Chat body
@@ -232,15 +232,15 @@ OF_CLAUDE = [{"name": "go", "description": "Goes.", "input_schema": SCHEMA}]
 @every_target
 def test_l11_flat_tools_among_nested_ones_are_offered(target: str) -> None:
     """Cursor's ask mode."""
-    told = translated(chatting(tools=[TOOL | {"function": {"name": "look"}}, *FLAT]), "openai", target)
+    result = translated(chatting(tools=[TOOL | {"function": {"name": "look"}}, *FLAT]), "openai", target)
     for name in ("look", "go", "ApplyPatch"):
-        assert f'"{name}"' in told.raw.decode()
+        assert f'"{name}"' in result.raw.decode()
 
 
 def test_l11_flat_tools_are_nested_for_chat() -> None:
-    told = translated(chatting(tools=FLAT), "openai", "openai")
+    result = translated(chatting(tools=FLAT), "openai", "openai")
     form = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /.+/"}}
-    assert told.body["tools"] == [
+    assert result.body["tools"] == [
         {
             "type": "function",
             "function": {"name": "go", "description": "Goes.", "parameters": SCHEMA, "strict": False},
@@ -271,24 +271,24 @@ def test_l11_tools_and_blocks_of_claude_in_a_chat_body(target: str) -> None:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    told = translated(body, "openai", target)
-    plain = json.dumps(told.body)
+    result = translated(body, "openai", target)
+    plain = json.dumps(result.body)
     assert "Done." in plain and "Rome" in plain and "city" in plain
     if target == "openai":
-        assert told.body["tools"] == [
+        assert result.body["tools"] == [
             {"type": "function", "function": {"name": "go", "description": "Goes.", "parameters": SCHEMA}}
         ]
 
 
-def test_l11_no_content_beside_calls() -> None:
+def test_l11_a_message_with_calls_needs_no_content() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "go", "arguments": "{}"}}
     body = chatting(tools=OF_CLAUDE)
     body["messages"] += [
         {"role": "assistant", "content": [], "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c", "content": "Done."},
     ]
-    told = translated(body, "openai", "anthropic")
-    assert [block["type"] for block in told.body["messages"][1]["content"]] == ["tool_use"]
+    result = translated(body, "openai", "anthropic")
+    assert [block["type"] for block in result.body["messages"][1]["content"]] == ["tool_use"]
 
 
 # --- Cursor's agent mode: a Responses body on Chat's path
@@ -318,11 +318,11 @@ AGENT: dict[str, Any] = {
 
 @every_target
 def test_l11_a_responses_body_on_chats_path_is_read(target: str) -> None:
-    told = translated(AGENT, "openai", target)
-    plain = json.dumps(told.body)
+    result = translated(AGENT, "openai", target)
+    plain = json.dumps(result.body)
     for words in ("Be brief.", "Patch it.", "I do.", "Rome", "*** Begin", "Went.", "Patched.", "Go on.", "ApplyPatch"):
         assert words in plain
-    assert [note.action for note in told.notes if note.rule == "openai.responses_body"] == ["changed", "dropped"]
+    assert [note.action for note in result.notes if note.rule == "openai.responses_body"] == ["changed", "dropped"]
 
 
 def test_l11_it_becomes_a_chat_body_for_chat() -> None:
@@ -335,17 +335,17 @@ def test_l11_it_becomes_a_chat_body_for_chat() -> None:
     assert (body["reasoning_effort"], body["verbosity"], body["max_completion_tokens"]) == ("low", "low", 4000)
 
 
-def test_l11_it_is_answered_as_chat() -> None:
+def test_l11_its_reply_is_a_chat_reply() -> None:
     asked = translated(AGENT, "openai", "anthropic")
     use = {"type": "tool_use", "id": "toolu_1", "name": "ApplyPatch", "input": {"input": "*** Begin"}}
     reply: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [use]}
     reply |= {"stop_reason": "tool_use", "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1}}
-    told = dragoman.translate_reply(reply, source="anthropic", target="openai", request=asked).body
-    [call] = told["choices"][0]["message"]["tool_calls"]
+    reply_body = dragoman.translate_reply(reply, source="anthropic", target="openai", request=asked).body
+    [call] = reply_body["choices"][0]["message"]["tool_calls"]
     assert (call["type"], call["custom"]) == ("custom", {"name": "ApplyPatch", "input": "*** Begin"})
 
 
-def test_l11_a_request_that_says_nothing_is_still_refused_at_its_place() -> None:
+def test_l11_an_empty_request_is_refused_with_its_place() -> None:
     with pytest.raises(MalformedRequest) as refused:
         translated({"model": "m"}, "openai", "anthropic")
     assert refused.value.fault.at == "messages"

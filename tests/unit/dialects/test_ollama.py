@@ -1,4 +1,4 @@
-"""Ollama's /api/chat, on what its servers and clients send (vectors from the server's own types)."""
+"""Ollama's /api/chat: requests and streams as its servers and clients send them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ END = '{"model":"m","message":{"role":"assistant","content":""},"done":true,"don
 
 
 def line(message: dict[str, Any], **more: Any) -> str:
-    told = {"model": "m", "created_at": "t", "message": {"role": "assistant", "content": "", **message}, "done": False}
-    return json.dumps({**told, **more}) + "\n"
+    body = {"model": "m", "created_at": "t", "message": {"role": "assistant", "content": "", **message}, "done": False}
+    return json.dumps({**body, **more}) + "\n"
 
 
 def call(name: str, arguments: Any, **more: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def parsed(**body: Any) -> Conversation:
 
 
 def sent(asked: Conversation, **settings: object) -> tuple[dict[str, Any], Plan]:
-    """What an Anthropic client's conversation becomes."""
+    """Return the translation of an Anthropic client's conversation."""
     made = plan(ANTHROPIC, configure_dialect(OLLAMA, settings), asked)
     body: Any = jsonio.decode(made.request().body)
     return body, made
@@ -55,9 +55,9 @@ def asked_for(*messages: Message, **more: Any) -> Conversation:
 # --- requests
 
 
-def test_a_request_streams_unless_it_says_no() -> None:
-    for said, streams in (({}, True), ({"stream": None}, True), ({"stream": True}, True), ({"stream": False}, False)):
-        request = HttpRequest("POST", "/api/chat", body=jsonio.encode({"model": "m", "messages": [], **said}))
+def test_a_request_streams_by_default() -> None:
+    for fields, streams in (({}, True), ({"stream": None}, True), ({"stream": True}, True), ({"stream": False}, False)):
+        request = HttpRequest("POST", "/api/chat", body=jsonio.encode({"model": "m", "messages": [], **fields}))
         matched = OLLAMA.binding.match(request)
         assert matched is not None and matched.stream is streams
         assert jsonio.decode(OLLAMA.binding.wrap(matched).body)["stream"] is streams  # type: ignore[index,call-overload]
@@ -83,7 +83,7 @@ def test_thinking_is_on_off_or_left_to_the_model(think: bool | None, mode: str) 
 
 
 @pytest.mark.parametrize("limit", [-1, -2, 0])
-def test_an_answer_without_a_limit_stays_one(limit: int) -> None:
+def test_a_request_without_a_limit_stays_unlimited(limit: int) -> None:
     asked = parsed(options={"num_predict": limit})
     assert asked.max_tokens is None
     assert OLLAMA.codec.render_request(asked).body["options"] == {"num_predict": limit}  # type: ignore[index,call-overload]
@@ -103,13 +103,13 @@ def test_an_answer_without_a_limit_stays_one(limit: int) -> None:
         ({"tools": [{"type": "function", "function": {"name": "go", "parameters": []}}]}, "parameters"),
     ],
 )
-def test_what_the_service_refuses_is_refused_at_its_place(body: dict[str, Any], at: str) -> None:
+def test_values_that_the_service_refuses_are_refused_with_their_place(body: dict[str, Any], at: str) -> None:
     with pytest.raises(MalformedRequest) as refused:
         parsed(**body)
     assert at in refused.value.at
 
 
-def test_results_without_ids_answer_the_first_call_of_their_tool() -> None:
+def test_results_without_ids_belong_to_the_first_call_of_their_tool() -> None:
     asked = parsed(
         messages=[
             USER,
@@ -147,11 +147,11 @@ def test_the_arguments_keep_the_order_of_their_keys() -> None:
 
 
 def test_a_message_is_flat() -> None:
-    said = Message("assistant", (Text("one"), Reasoning("why", "ollama"), ToolCall("c", "go", "{}"), Text("two")))
+    message = Message("assistant", (Text("one"), Reasoning("why", "ollama"), ToolCall("c", "go", "{}"), Text("two")))
     result = Message(
         "user", (ToolResult("c", (Text("a"), Text("b"))), Text("x"), Media("image", "image/png", "base64", PIXEL))
     )
-    body, made = sent(asked_for(Message("user", (Text("q"),)), said, result))
+    body, made = sent(asked_for(Message("user", (Text("q"),)), message, result))
     assert body["messages"][1] == {
         "role": "assistant",
         "content": "one\ntwo",
@@ -165,7 +165,7 @@ def test_a_message_is_flat() -> None:
     assert [note.rule for note in made.notes if note.rule == "ollama.message"] == ["ollama.message"] * 2
 
 
-def test_no_choice_can_be_told() -> None:
+def test_a_tool_choice_cannot_be_sent() -> None:
     tool = ToolSpec("go", "", {"type": "object", "properties": {}})
     body, made = sent(asked_for(tools=(tool,), tool_choice=ToolChoice("none")))
     assert "tools" not in body and "ollama.no_calls" in [note.rule for note in made.notes]
@@ -181,14 +181,14 @@ def test_a_long_prompt_is_refused_and_not_cut() -> None:
     assert sent(asked_for(), truncate=True)[0]["truncate"] is True
 
 
-def test_a_client_of_its_own_decides_about_truncation_itself() -> None:
-    for told, expected in (({}, None), ({"truncate": True}, True), ({"truncate": False}, False)):
-        made = plan(OLLAMA, OLLAMA, parsed(**told))
+def test_a_client_of_the_same_dialect_decides_about_truncation() -> None:
+    for fields, expected in (({}, None), ({"truncate": True}, True), ({"truncate": False}, False)):
+        made = plan(OLLAMA, OLLAMA, parsed(**fields))
         body: Any = jsonio.decode(made.request().body)
         assert body.get("truncate") is expected and not made.notes and made.verbatim
 
 
-def test_one_window_is_sent_whatever_the_client_asks_for() -> None:
+def test_the_configured_window_overrides_the_clients() -> None:
     assert sent(asked_for(), num_ctx=32768, keep_alive="30m")[0]["options"] == {"num_ctx": 32768}
     upstream = configure_dialect(OLLAMA, {"num_ctx": 32768, "keep_alive": -1})
     assert upstream.codec.capabilities("m").window == 32768
@@ -196,7 +196,7 @@ def test_one_window_is_sent_whatever_the_client_asks_for() -> None:
     body: Any = jsonio.decode(made.request().body)
     assert (body["options"], body["keep_alive"]) == ({"num_ctx": 32768, "top_k": 3}, "1m")
     assert [(note.rule, note.action) for note in made.notes] == [("ollama.num_ctx", "changed")]
-    assert not made.verbatim and made.passes  # the answer is what the client asked for
+    assert not made.verbatim and made.passes  # the reply passes unchanged
     with pytest.raises(LocalMisuse):
         configure_dialect(OLLAMA, {"num_ctx": 0})
 
@@ -206,14 +206,14 @@ def test_a_budget_of_thinking_is_a_level() -> None:
     assert body["think"] == "medium"
 
 
-# --- answers
+# --- replies
 
 
 def read(*lines: str) -> Any:
     return decode_events(OLLAMA, "".join(lines).encode())
 
 
-def test_calls_come_whole_in_one_line_or_in_several() -> None:
+def test_calls_arrive_whole_in_one_line_or_in_several() -> None:
     one, other = call("read", {"z": 1, "a": 2}), call("find", {}, id="call_12345678")
     for lines in ([line({"tool_calls": [one, other]})], [line({"tool_calls": [one]}), line({"tool_calls": [other]})]):
         reply = assemble_reply(read(line({"content": "I "}), line({"content": "look"}), *lines, END))
@@ -264,12 +264,12 @@ def test_an_error_in_mid_stream_is_a_failure() -> None:
         OLLAMA.codec.parse_reply(b'{"error":"unexpected EOF"}', EMPTY_REQUEST)
 
 
-@pytest.mark.parametrize("told", [call("go", "{}"), call("", {}), call("go", [1]), {"function": None}, {}])
-def test_a_call_that_cannot_be_read_is_the_upstreams_fault(told: dict[str, Any]) -> None:
-    assert isinstance(read(line({"tool_calls": [told]}), END)[-1], Failed)
+@pytest.mark.parametrize("bad_call", [call("go", "{}"), call("", {}), call("go", [1]), {"function": None}, {}])
+def test_a_call_that_cannot_be_read_is_the_upstreams_fault(bad_call: dict[str, Any]) -> None:
+    assert isinstance(read(line({"tool_calls": [bad_call]}), END)[-1], Failed)
     with pytest.raises(MissingField):
         OLLAMA.codec.decoder(EMPTY_REQUEST, fixed_environment()).feed(
-            Frame("", line({"tool_calls": [told]}).encode(), b"")
+            Frame("", line({"tool_calls": [bad_call]}).encode(), b"")
         )
 
 
@@ -294,13 +294,13 @@ def test_a_whole_reply_holds_all_of_its_message() -> None:
     assert (body["done"], body["done_reason"], body["model"]) == (True, "stop", "m")
 
 
-def test_unknown_fields_come_back_at_home() -> None:
-    told = [
+def test_unknown_fields_round_trip_in_the_same_dialect() -> None:
+    sent_lines = [
         line({"content": "a", "x_image": "i"}, x_first=1),
         line({"content": "b"}, logprobs=[{"token": "b"}]),
         line({}, done=True, done_reason="new_word", x_last={"y": 2}, eval_count=3, total_duration=9),
     ]
-    events = read(*told)
+    events = read(*sent_lines)
     started = events[0]
     assert isinstance(started, Started) and isinstance(events[-1], Finished)
     encoder = OLLAMA.codec.encoder(EMPTY_REQUEST, fixed_environment())
@@ -313,7 +313,7 @@ def test_unknown_fields_come_back_at_home() -> None:
     assert not any(line.get("x_first") for line in lines[1:])
 
 
-def test_an_answer_of_another_service_is_lines() -> None:
+def test_a_reply_of_another_service_is_written_as_lines() -> None:
     made = plan(OLLAMA, ANTHROPIC, parsed())
     data = ANTHROPIC.codec.encoder(EMPTY_REQUEST, fixed_environment())
     stream = b"".join(
@@ -323,28 +323,28 @@ def test_an_answer_of_another_service_is_lines() -> None:
         )
     )
     answer = ResponseTranslator(made, fixed_environment())
-    told = [json.loads(each) for each in (answer.feed(stream) + answer.close()).splitlines()]
-    assert [each["message"]["content"] for each in told] == ["x", "", ""]
-    assert told[1]["message"]["tool_calls"] == [
+    lines = [json.loads(each) for each in (answer.feed(stream) + answer.close()).splitlines()]
+    assert [each["message"]["content"] for each in lines] == ["x", "", ""]
+    assert lines[1]["message"]["tool_calls"] == [
         {"id": "c", "function": {"index": 0, "name": "go", "arguments": {"a": 1}}}
     ]
-    assert [each["done"] for each in told] == [False, False, True]
-    assert not OLLAMA.codec.stream_breaches([Frame("", json.dumps(each).encode(), b"") for each in told])
+    assert [each["done"] for each in lines] == [False, False, True]
+    assert not OLLAMA.codec.stream_breaches([Frame("", json.dumps(each).encode(), b"") for each in lines])
 
 
-def test_a_whole_answer_of_it_is_one_of_another_service() -> None:
+def test_a_whole_reply_is_written_in_other_dialects() -> None:
     made = plan(ANTHROPIC, OLLAMA, asked_for(max_tokens=9))
     body = line(
         {"content": "x", "tool_calls": [call("go", {"a": 1})]}, done=True, done_reason="stop", prompt_eval_count=4
     )
-    told, notes = translate_whole_reply(made, body.encode(), fixed_environment())
-    reply: Any = jsonio.decode(told)
+    translated, notes = translate_whole_reply(made, body.encode(), fixed_environment())
+    reply: Any = jsonio.decode(translated)
     assert (reply["stop_reason"], reply["usage"]["input_tokens"]) == ("tool_use", 4)
     assert reply["content"][1]["input"] == {"a": 1} and "ids.minted" in [note.rule for note in notes]
 
 
 @pytest.mark.parametrize(("name", "kind"), [("content", TextDelta), ("thinking", ReasoningDelta)])
-def test_deltas_go_by_a_lane(name: str, kind: type[TextDelta | ReasoningDelta]) -> None:
+def test_deltas_use_a_lane(name: str, kind: type[TextDelta | ReasoningDelta]) -> None:
     decoder, encoder = (
         OLLAMA.codec.decoder(EMPTY_REQUEST, fixed_environment()),
         OLLAMA.codec.encoder(EMPTY_REQUEST, fixed_environment()),
@@ -384,14 +384,14 @@ def test_deltas_go_by_a_lane(name: str, kind: type[TextDelta | ReasoningDelta]) 
         (503, "server busy, please try again. maximum pending requests exceeded", "overloaded"),
     ],
 )
-def test_errors_are_known_by_status_and_words(status: int, message: str, kind: str) -> None:
+def test_errors_are_recognised_by_status_and_message(status: int, message: str, kind: str) -> None:
     fault = OLLAMA.codec.parse_fault(HttpResponse(status, (), jsonio.encode({"error": message})))
     expected = f"prompt is too long: {message}" if kind == "context_full" else message
     assert (fault.kind, fault.message) == (kind, expected)
     assert jsonio.decode(OLLAMA.codec.render_fault(fault)) == {"error": expected}
 
 
-def test_every_kind_of_error_is_read_as_it_was_written() -> None:
+def test_every_kind_of_fault_round_trips() -> None:
     for kind in (
         "invalid",
         "context_full",

@@ -1,4 +1,4 @@
-"""Chat streams, written: what both official helpers accept, and frames that pass as they came."""
+"""Writing Chat streams: both official helpers read them, and some frames pass unchanged."""
 
 # tables of payloads, one case a line
 from __future__ import annotations
@@ -65,7 +65,7 @@ def breaches(data: bytes) -> list[str]:
     return [b.rule for b in CODEC.stream_breaches([*decoder.feed(data), *decoder.close()])]
 
 
-def test_a_plain_answer_frame_by_frame() -> None:
+def test_a_plain_reply_frame_by_frame() -> None:
     common = {"id": "c1", "object": "chat.completion.chunk", "created": 5, "model": "m1"}
 
     def choice(delta: Any, finish: str | None = None) -> Any:
@@ -130,16 +130,16 @@ def test_the_reasoning_field_is_a_setting() -> None:
     assert {"reasoning": "think"} in deltas(PARALLEL, OpenaiCodec(reasoning_field="reasoning"))
 
 
-def test_what_is_written_is_read_as_it_was() -> None:
-    said, heard = assemble_reply(PARALLEL), assemble_reply(read(write(PARALLEL, WITH_USAGE)))
-    assert heard.choices[0].blocks == (
+def test_an_encoded_stream_is_decoded_unchanged() -> None:
+    original, decoded = assemble_reply(PARALLEL), assemble_reply(read(write(PARALLEL, WITH_USAGE)))
+    assert decoded.choices[0].blocks == (
         Reasoning("think", "openai", Signature("openai", "sig")),
-        *said.choices[0].blocks[1:],
+        *original.choices[0].blocks[1:],
     )
-    assert (heard.usage, heard.choices[0].stop) == (said.usage, said.choices[0].stop)
+    assert (decoded.usage, decoded.choices[0].stop) == (original.usage, original.choices[0].stop)
 
 
-def test_what_is_written_breaks_no_rule_of_the_stream() -> None:
+def test_an_encoded_stream_breaks_no_rule() -> None:
     for asked in (ASKED, WITH_USAGE):
         assert breaches(write(PARALLEL, asked)) == []
         assert breaches(write((*HELLO, *END), asked)) == []
@@ -204,7 +204,7 @@ def test_two_open_texts_are_sent_one_after_the_other() -> None:
     assert "".join(d.get("content", "") for d in deltas(events)) == "abx"
 
 
-def test_what_only_chat_knows_goes_back_into_its_chunk() -> None:
+def test_fields_that_only_chat_knows_are_written_into_their_chunk() -> None:
     events: Events = (
         Started("c", "m", extra=Extra("openai", {"system_fingerprint": "fp", "created": 99})),
         OpaqueEvent("openai", "logprobs", {"index": 0, "logprobs": {"content": [1]}}),
@@ -249,7 +249,7 @@ def test_any_text_survives(text: str) -> None:
 
 
 def passes(*batches: Events, asked: Conversation = ASKED) -> list[bool | int]:
-    """What becomes of each batch: True if its frame passes, else how many frames take its place."""
+    """Return for each batch True if its frame passes, else the number of frames that replace it."""
     encoder = CODEC.encoder(asked, ENVIRONMENT)
     out: list[bool | int] = []
     for batch in batches:
@@ -279,13 +279,13 @@ def test_usage_sent_too_early_is_sent_again_at_the_end() -> None:
     ]  # fmt: skip
 
 
-def test_frames_about_calls_are_written_anew() -> None:
+def test_frames_of_calls_are_rewritten() -> None:
     assert passes((Started("c", "m"),), (BlockStarted(0, ToolCall("a", "f")),), (ArgumentsDelta(0, "{}"),), (BlockEnded(0), END[0]), (FINISHED,)) == [
         True, 1, 1, True, True
     ]  # fmt: skip
 
 
-def test_an_end_that_was_made_up_is_written() -> None:
+def test_a_synthetic_end_is_written() -> None:
     assert passes(HELLO[:3], (BlockEnded(7), *END)) == [True, 2]
 
 
@@ -294,7 +294,7 @@ def test_frames_have_no_names() -> None:
     assert {payload.kind for payload in encoder.feed(PARALLEL)} == {b""}
 
 
-def test_what_begins_while_reasoning_is_open_waits_for_its_seal() -> None:
+def test_blocks_that_start_during_reasoning_wait_for_its_signature() -> None:
     events: Events = (
         Started("c", "m"),
         BlockStarted(0, Reasoning("", "x")),

@@ -96,7 +96,7 @@ def test_the_place_and_the_code_are_kept() -> None:
     assert (read.at, read.code) == ("messages[0]", "odd")
 
 
-def test_when_to_come_back() -> None:
+def test_retry_after_is_read() -> None:
     assert fault(429, {}, retry_after="7").retry_after == 7
     assert fault(429, {}, retry_after_ms="1500").retry_after == 1.5
     dates = {"date": "Sun, 06 Nov 1994 08:49:37 GMT", "retry_after": "Sun, 06 Nov 1994 08:50:07 GMT"}
@@ -114,8 +114,8 @@ STATUS = {
 
 @pytest.mark.parametrize("kind", get_args(ErrorKind))
 def test_every_error_kind_is_written_and_read_back(kind: Any) -> None:
-    said = Fault(kind, "because", 502, 3.2, "messages[1]")
-    answer = BINDING.error_response(said, CODEC.render_fault(said))
+    fault = Fault(kind, "because", 502, 3.2, "messages[1]")
+    answer = BINDING.error_response(fault, CODEC.render_fault(fault))
     assert answer.status == (502 if kind == "server" else STATUS[kind])
     assert answer.header("retry-after") == "4"
     body = json.loads(answer.body)
@@ -123,7 +123,7 @@ def test_every_error_kind_is_written_and_read_back(kind: Any) -> None:
     assert CODEC.parse_fault(answer).kind == kind
 
 
-def test_an_upstreams_own_status_survives_where_it_says_the_same() -> None:
+def test_an_upstreams_status_is_kept_if_it_fits_the_kind() -> None:
     for status, kind in ((422, "invalid"), (409, "invalid"), (500, "server"), (502, "server")):
         assert BINDING.error_response(Fault(kind, "m", status), b"").status == status  # type: ignore[arg-type]
 
@@ -178,7 +178,7 @@ def test_a_body_that_is_no_json_is_the_clients_fault() -> None:
         BINDING.match(HttpRequest("POST", "/v1/chat/completions", body=b"{"))
 
 
-def test_what_is_wrapped_is_matched() -> None:
+def test_a_wrapped_request_is_matched() -> None:
     for call in (
         ApiRequest("generate", "m", True, {"messages": [1]}),
         ApiRequest("generate", "m", False, {}),
@@ -193,7 +193,7 @@ def test_frames_have_no_name_and_never_an_empty_data_line() -> None:
     assert BINDING.encode_frame(Payload(b"", b"")) == b": ping\n\n"
 
 
-# --- A plain reply says what the codec reads, or is left to the codec
+# --- The summary of a plain reply equals the codec's reading, or is left to the codec
 
 ASKED = Conversation("m", ())
 PLAIN: dict[str, Any] = {
@@ -247,7 +247,7 @@ def test_a_plain_reply_is_read() -> None:
 
 
 @given(_bent())
-def test_a_plain_reply_says_what_the_codec_reads(body: dict[str, Any]) -> None:
+def test_the_summary_of_a_plain_reply_equals_the_parsed_reply(body: dict[str, Any]) -> None:
     raw = json.dumps(body).encode()
     seen = OpenaiSummaryReader("").read_reply(raw)
     if seen is None:

@@ -98,7 +98,7 @@ def test_a_full_reply_is_understood() -> None:
     )
 
 
-def test_a_full_reply_comes_back_as_it_was() -> None:
+def test_a_full_reply_round_trips_unchanged() -> None:
     expected = copy.deepcopy(FULL)
     del expected["choices"][0]["message"]["annotations"]  # empty: it says nothing
     del expected["usage"]["prompt_tokens_details"]["audio_tokens"]
@@ -134,10 +134,10 @@ REPLIES = [
 
 
 @pytest.mark.parametrize("reply", REPLIES, ids=range(len(REPLIES)))
-def test_what_chat_can_say_is_read_as_it_was_written(reply: Reply) -> None:
+def test_a_representable_reply_is_read_as_written(reply: Reply) -> None:
     extra = reply.extra.fields if reply.extra is not None else {}
-    told = Extra("openai", {**extra, "created": ENVIRONMENT.now()}, frozenset({"created"}))
-    assert parse(render(reply)) == structs.replace(reply, extra=told)
+    expected = Extra("openai", {**extra, "created": ENVIRONMENT.now()}, frozenset({"created"}))
+    assert parse(render(reply)) == structs.replace(reply, extra=expected)
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,11 @@ def test_every_finish_reason(word: str | None, stop: Stop) -> None:
         (StopReason.REFUSAL, "content_filter"),
     ],
 )
-def test_every_stop_has_a_word(why: StopReason, word: str) -> None:
+def test_every_stop_reason_has_a_wire_value(why: StopReason, word: str) -> None:
     assert render(Reply("i", "m", (Choice((), Stop(why)),)))["choices"][0]["finish_reason"] == word
 
 
-def test_a_refusal_that_says_stop_is_a_refusal() -> None:
+def test_a_refusal_with_finish_reason_stop_is_a_refusal() -> None:
     message = {"role": "assistant", "content": None, "refusal": "No."}
     choice = parse(with_choice(message=message, finish_reason="stop")).choices[0]
     assert choice.stop.reason is StopReason.REFUSAL
@@ -190,13 +190,13 @@ def test_the_stop_sequence_where_an_upstream_names_it() -> None:
     assert parse(with_choice(finish_reason="stop", matched_stop=151645)).choices[0].stop.reason is StopReason.END
 
 
-def test_texts_of_a_reply_join_with_nothing_and_calls_come_last() -> None:
+def test_texts_of_a_reply_are_joined_and_calls_are_last() -> None:
     blocks = (Text("a"), ToolCall("c", "f", "{}"), Text("b"))
     message = render(Reply("", "", (Choice(blocks, Stop(StopReason.TOOL)),)))["choices"][0]["message"]
     assert message["content"] == "ab" and len(message["tool_calls"]) == 1
 
 
-def test_an_answer_of_another_family_shows_its_reasoning() -> None:
+def test_a_reply_of_another_family_shows_its_reasoning() -> None:
     blocks = (Reasoning("t", "anthropic", Signature("openai", "dragoman1.x")), Text("a"))
     message = render(Reply("", "", (Choice(blocks, Stop(StopReason.END)),)))["choices"][0]["message"]
     assert message["reasoning_content"] == "t"
@@ -230,8 +230,8 @@ def test_chat_only_fields_survive_a_round_trip() -> None:
     reply = parse(with_choice(message=message))
     block = reply.choices[0].blocks[-1]
     assert isinstance(block, Opaque) and set(block.data) == {"audio"}  # type: ignore[arg-type]
-    told = render(reply)["choices"][0]["message"]
-    assert (told["audio"], told["annotations"]) == ({"id": "a"}, [{"type": "url_citation"}])
+    rendered_message = render(reply)["choices"][0]["message"]
+    assert (rendered_message["audio"], rendered_message["annotations"]) == ({"id": "a"}, [{"type": "url_citation"}])
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_cached_tokens_where_kimi_and_deepseek_put_them() -> None:
         assert usage is not None and (usage.input, usage.cache_read) == (6, 4)
 
 
-def test_an_error_that_came_as_a_success_is_a_fault() -> None:
+def test_an_error_with_a_success_status_is_a_fault() -> None:
     with pytest.raises(UpstreamFault) as caught:
         parse({"error": {"message": "busy", "code": 429}})
     assert caught.value.fault.kind == "rate_limit"
@@ -262,7 +262,7 @@ def test_an_error_that_came_as_a_success_is_a_fault() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"<html>", b"null", b"[]", b"{}", b'{"choices":[]}', b'{"choices":null}', b"\xff"]
 )
-def test_what_is_no_reply_is_the_upstreams_fault(body: bytes) -> None:
+def test_a_body_that_is_no_reply_is_the_upstreams_fault(body: bytes) -> None:
     with pytest.raises(UpstreamViolation):
         CODEC.parse_reply(body, ASKED)
 
@@ -278,10 +278,10 @@ def test_a_wrong_type_anywhere_blames_the_upstream_or_is_understood(place: tuple
         assert summarize_reply(parse(render(reply))) == summarize_reply(reply)
 
 
-def test_a_reply_keeps_the_time_it_was_made() -> None:
+def test_a_reply_keeps_its_creation_time() -> None:
     body = json.dumps({**FULL, "created": 1_700_000_123})
-    told: Any = dragoman.translate_reply(body, source="openai", target="openai").body
-    assert told["created"] == 1_700_000_123
+    translated: Any = dragoman.translate_reply(body, source="openai", target="openai").body
+    assert translated["created"] == 1_700_000_123
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_reply_keeps_the_time_it_was_made() -> None:
         (with_choice(finish_reason="error"), "the upstream stopped because of an error", 502),
     ],
 )
-def test_a_failure_that_looks_like_an_answer_is_a_fault(body: Any, message: str, status: int) -> None:
+def test_a_failure_that_looks_like_a_reply_is_a_fault(body: Any, message: str, status: int) -> None:
     with pytest.raises(UpstreamFault) as caught:
         parse(body)
     assert (caught.value.fault.message, caught.value.fault.status) == (message, status)

@@ -125,7 +125,7 @@ USER = {"role": "user", "content": "hi"}
 # ---- the whole
 
 
-def test_a_full_body_comes_back_as_it_was() -> None:
+def test_a_full_body_round_trips_unchanged() -> None:
     body = {name: value for name, value in FULL.items() if name not in ("model", "stream")}
     expected = copy.deepcopy(body)
     expected["messages"][5]["content"] = "two"  # a list of one plain text is spelt as a string
@@ -176,7 +176,7 @@ def test_a_full_body_is_understood() -> None:
     }
 
 
-def test_nodes_know_their_place_in_the_payload() -> None:
+def test_nodes_have_their_place_in_the_payload() -> None:
     asked = parse(FULL)
     assert asked.messages[0].blocks[1].at.path == "messages[2].content[1]"
     assert asked.messages[1].blocks[3].at.path == "messages[3].tool_calls[1]"
@@ -265,7 +265,7 @@ def test_system_texts_of_one_kind_are_one_message() -> None:
     assert normalize_spelling(again(asked)) == normalize_spelling(asked)
 
 
-def test_echoed_nulls_of_an_sdk_say_nothing() -> None:
+def test_echoed_nulls_of_an_sdk_are_ignored() -> None:
     message = {
         "role": "assistant",
         "content": "x",
@@ -309,7 +309,7 @@ def test_tool_messages_and_the_user_message_after_them_are_one_turn() -> None:
 
 
 @pytest.mark.parametrize("field", ["tool_call_id", "tool_use_id", "tool_useId"])
-def test_the_call_id_of_a_result_goes_by_three_names(field: str) -> None:
+def test_the_call_id_of_a_result_has_three_names(field: str) -> None:
     asked = ask(USER, {"role": "tool", "tool_call_id": "", field: "c1", "text": "found"})
     assert asked.messages[1].blocks == (ToolResult("c1", (Text("found"),)),)
 
@@ -363,14 +363,14 @@ def test_blocks_of_another_tongue_inside_content() -> None:
         ({"role": "function", "content": "x"}, "messages[0].name"),
     ],
 )  # fmt: skip
-def test_what_is_missing_is_named_by_its_path(message: dict[str, Any], place: str) -> None:
+def test_a_missing_field_is_named_by_its_path(message: dict[str, Any], place: str) -> None:
     with pytest.raises(MalformedRequest) as caught:
         ask(message)
     assert caught.value.at == place
     assert caught.value.fault.status == 400
 
 
-def test_media_in_a_result_is_read_and_what_cannot_be_read_is_kept() -> None:
+def test_media_in_a_result_is_read_and_unreadable_media_is_kept() -> None:
     good = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
     other = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
     bad: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64,%%%"}}
@@ -446,7 +446,7 @@ def test_details_win_over_the_plain_field() -> None:
     assert written["reasoning_content"] == "thinkin short"
 
 
-def test_an_encrypted_detail_leaves_the_plain_text_alone() -> None:
+def test_an_encrypted_detail_does_not_change_the_plain_text() -> None:
     message = {
         "role": "assistant",
         "content": "a",
@@ -474,7 +474,7 @@ def test_an_empty_signed_thought_round_trips() -> None:
     assert normalize_spelling(again(asked)) == normalize_spelling(asked)
 
 
-def test_thinking_blocks_come_back_as_thinking_blocks() -> None:
+def test_thinking_blocks_round_trip() -> None:
     blocks = [{"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "redacted_thinking", "data": "d"}]
     asked = ask(USER, {"role": "assistant", "content": "a", "thinking_blocks": blocks})
     assert [b.signature for b in asked.messages[1].blocks if isinstance(b, Reasoning)] == [
@@ -552,7 +552,7 @@ def test_arguments_are_text_from_wire_to_wire(arguments: str) -> None:
     assert render(asked)["messages"][1]["tool_calls"] == [call]
 
 
-def test_arguments_that_came_as_an_object_are_spelt() -> None:
+def test_arguments_sent_as_an_object_become_json_text() -> None:
     call = {"id": "c", "function": {"name": "f", "arguments": {"a": [1]}}}
     assert ask({"role": "assistant", "tool_calls": [call]}).messages[0].blocks == (ToolCall("c", "f", '{"a":[1]}'),)
 
@@ -603,7 +603,7 @@ def test_response_formats(form: dict[str, Any]) -> None:
         assert render(asked)["response_format"] == form
 
 
-def test_more_knobs_are_a_setting_and_unknown_ones_stay_fields() -> None:
+def test_extra_sampling_fields_are_a_setting_and_unknown_ones_stay_fields() -> None:
     body = {"model": "m", "messages": [USER], "top_k": 5}
     assert parse(body).sampling == {} and render(parse(body))["top_k"] == 5
     assert parse(body, OpenaiCodec(more_knobs=("top_k",))).sampling == {"top_k": 5}
@@ -647,7 +647,7 @@ def test_wrong_settings_are_named(fields: dict[str, Any], place: str) -> None:
         ToolResult("c", (Text("x"),), cache=CacheBreakpoint()),
     ],
 )
-def test_what_chat_cannot_say_is_refused_with_its_place(block: Any) -> None:
+def test_unrepresentable_content_is_refused_with_its_place(block: Any) -> None:
     with pytest.raises(Unrepresentable):
         render(Conversation("m", (Message("user", (block,)),)))
 

@@ -27,15 +27,21 @@ def broken(body: Any, stream: bool = False) -> list[str]:
     return [breach.rule.removeprefix("openai.") for breach in CODEC.breaches(ApiRequest("generate", "m", stream, body))]
 
 
-def said(*messages: Any, **fields: Any) -> list[str]:
+def broken_rules(*messages: Any, **fields: Any) -> list[str]:
     return broken({"messages": list(messages), **fields})
 
 
 def test_good_requests_break_nothing() -> None:
-    assert said(USER) == []
-    assert said({"role": "system", "content": "s"}, USER, CALLING, RESULT, USER, tools=[TOOL], tool_choice="auto") == []
-    assert said(USER, {"role": "assistant", "content": None, "refusal": "no"}) == []
-    assert said(USER, tools=[TOOL], tool_choice={"type": "function", "function": {"name": "f"}}, n=2, stop=["a"]) == []
+    assert broken_rules(USER) == []
+    assert (
+        broken_rules({"role": "system", "content": "s"}, USER, CALLING, RESULT, USER, tools=[TOOL], tool_choice="auto")
+        == []
+    )
+    assert broken_rules(USER, {"role": "assistant", "content": None, "refusal": "no"}) == []
+    assert (
+        broken_rules(USER, tools=[TOOL], tool_choice={"type": "function", "function": {"name": "f"}}, n=2, stop=["a"])
+        == []
+    )
     assert broken({"messages": [USER], "stream_options": {"include_usage": True}}, stream=True) == []
 
 
@@ -72,7 +78,7 @@ def test_good_requests_break_nothing() -> None:
     ],
 )
 def test_rules_of_messages(messages: list[Any], rule: str) -> None:
-    assert rule in said(*messages)
+    assert rule in broken_rules(*messages)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +115,7 @@ def test_rules_of_messages(messages: list[Any], rule: str) -> None:
     ],
 )
 def test_rules_of_settings(fields: dict[str, Any], rule: str) -> None:
-    assert said(USER, **fields) == [rule] or rule in said(USER, **fields)
+    assert broken_rules(USER, **fields) == [rule] or rule in broken_rules(USER, **fields)
 
 
 def test_bodies_that_are_none() -> None:
@@ -195,7 +201,7 @@ def fit(conversation: Conversation, codec: OpenaiCodec | None = None) -> tuple[C
     return conversation, [note.rule for note in notes]
 
 
-def test_a_stream_is_asked_for_its_usage_unless_it_says_something_itself() -> None:
+def test_usage_is_requested_for_a_stream_unless_the_client_decides() -> None:
     asked = Conversation(
         "m", (), stream=True, extra=Extra("openai", {"~max_tokens": "max_tokens"}, frozenset({"~max_tokens"}))
     )

@@ -1,4 +1,4 @@
-"""What we write, read by the official Python SDK: its stream helper, its raw iteration, and its errors."""
+"""The official Python SDK reads our output: its stream helper, its raw iteration, and its errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MESSAGES: list[Any] = [{"role": "user", "content": "hi"}]
 
 
 def client(events: Events = (), reply: Reply | None = None, fault: Fault | None = None) -> Any:
-    """An SDK client whose server is our own reader and writer."""
+    """Return an SDK client whose server is our codec."""
 
     def serve(request: Any) -> Any:
         head = HttpRequest(
@@ -112,7 +112,7 @@ def test_the_stream_helper_assembles_the_reply() -> None:
     assert message.reasoning_content == "thinkmore"
 
 
-def test_details_the_helper_assembled_come_back_with_text_and_seal() -> None:
+def test_details_that_the_helper_assembled_round_trip_with_text_and_signature() -> None:
     with client(ANSWER).chat.completions.stream(model="m", messages=MESSAGES) as stream:
         message = stream.get_final_completion().choices[0].message
     echoed = message.model_dump(exclude_none=True)
@@ -215,7 +215,7 @@ def test_a_whole_reply() -> None:
         ("too_large", "APIStatusError"),
     ],
 )
-def test_faults_become_the_sdks_own_errors(kind: Any, error: str) -> None:
+def test_faults_become_errors_of_the_sdk(kind: Any, error: str) -> None:
     with pytest.raises(getattr(openai, error)) as caught:
         client(fault=Fault(kind, "because", at="messages[0]")).chat.completions.create(model="m", messages=MESSAGES)
     assert "because" in str(caught.value)
@@ -238,7 +238,7 @@ def _call(call_id: str) -> Any:
 
 
 def through(upstream: bytes, **asked: Any) -> tuple[Any, bytes]:
-    """What the SDK makes of an upstream's stream that went through us, and what was sent."""
+    """Return the SDK's reading of a translated upstream stream, and the bytes sent."""
     request = dragoman.translate_request(
         {"model": "m", "messages": MESSAGES, "stream": True, **asked}, source="openai", target="openai"
     )
@@ -287,7 +287,7 @@ FUNCTIONS = [{"name": "f", "parameters": {"type": "object"}}]
     [(_call("a"), "tool_calls"), ({"function_call": {"name": "f", "arguments": "{}"}}, "function_call")],
 )
 @pytest.mark.parametrize("older", [True, False])
-def test_the_call_and_its_finish_have_the_form_the_client_asked_in(called: Any, word: str, older: bool) -> None:
+def test_the_call_and_its_finish_have_the_form_of_the_request(called: Any, word: str, older: bool) -> None:
     offered = {"functions": FUNCTIONS} if older else {"tools": [{"type": "function", "function": FUNCTIONS[0]}]}
     upstream = [_frame(0, ROLE), _frame(0, called), _frame(0, {}, word), b"data: [DONE]\n\n"]
     whole, _ = through(b"".join(upstream), **offered)

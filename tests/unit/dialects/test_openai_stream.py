@@ -1,4 +1,4 @@
-"""Chat streams, read: what upstreams of the field send, and what a reader must make of it."""
+"""Reading Chat streams as real upstreams send them."""
 
 # tables of payloads, one case a line
 from __future__ import annotations
@@ -72,7 +72,7 @@ def read(data: bytes, *cuts: int, broken: Fault | None = None) -> list[Event]:
     return events
 
 
-def told(*frames: Any, done: bool = True) -> list[Event]:
+def decoded_events(*frames: Any, done: bool = True) -> list[Event]:
     """The events of the frames, without the first."""
     events = read(wire(*frames, *([DONE] if done else [])))
     assert isinstance(events[0], Started | Failed)
@@ -93,7 +93,7 @@ def failure(*frames: Any) -> Fault:
 # ---- text and reasoning
 
 
-def test_a_plain_answer() -> None:
+def test_a_plain_reply() -> None:
     events = read(
         wire(
             chunk({"role": "assistant", "content": ""}),
@@ -117,7 +117,7 @@ def test_a_plain_answer() -> None:
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_reasoning_and_content_in_one_chunk_are_two_blocks_reasoning_first(field: str) -> None:
     spelt = Extra("openai", {"~field": field}, frozenset({"~field"})) if field == "reasoning" else None
-    assert told(chunk({"content": "a", field: "t"}), chunk(finish="stop")) == [
+    assert decoded_events(chunk({"content": "a", field: "t"}), chunk(finish="stop")) == [
         BlockStarted(0, Reasoning("", "openai", extra=spelt)),
         ReasoningDelta(0, "t"),
         BlockEnded(0),
@@ -150,7 +150,7 @@ def test_reasoning_and_text_alternate_as_blocks() -> None:
     assert reply.choices[0].blocks == (Reasoning("a", "openai"), Text("b"), Reasoning("c", "openai"), Text("d"))
 
 
-def test_a_refusal_is_a_text_of_its_own_and_refuses() -> None:
+def test_a_refusal_is_a_separate_text_and_stops_with_refusal() -> None:
     reply = assemble_reply(
         read(wire(chunk({"refusal": "I "}), chunk({"refusal": "won't"}), chunk(finish="stop"), DONE))
     )
@@ -166,7 +166,7 @@ def test_content_as_parts() -> None:
         {"type": "text", "text": "a"},
         {"type": "odd"},
     ]
-    events = told(chunk({"content": parts}), chunk(finish="stop"))
+    events = decoded_events(chunk({"content": parts}), chunk(finish="stop"))
     assert ReasoningDelta(0, "t") in events and TextDelta(1, "a") in events
     assert OpaqueEvent("openai", "delta", {"index": 0, "delta": {"content": [{"type": "odd"}]}}) in events
 
@@ -180,7 +180,7 @@ def test_pictures() -> None:
 # ---- reasoning_details
 
 
-def test_details_of_one_index_are_one_block_and_their_text_comes_once() -> None:
+def test_details_of_one_index_are_one_block_and_their_text_appears_once() -> None:
     def detail(**fields: Any) -> dict[str, Any]:
         return {"type": "reasoning.text", "index": 0, **fields}
 
@@ -205,7 +205,7 @@ def test_details_of_one_index_are_one_block_and_their_text_comes_once() -> None:
 
 
 def test_a_signature_with_the_whole_text_again_signs_the_streamed_text() -> None:
-    events = told(
+    events = decoded_events(
         chunk({"reasoning_content": "th"}),
         chunk({"reasoning_content": "ink"}),
         chunk({"reasoning_details": [{"type": "reasoning.text", "text": "think", "signature": "s", "index": 0}]}),
@@ -223,7 +223,7 @@ def test_a_signature_with_the_whole_text_again_signs_the_streamed_text() -> None
 
 def test_summaries_and_unknown_details() -> None:
     odd: Any = {"type": "reasoning.new", "index": 1}
-    events = told(
+    events = decoded_events(
         chunk({"reasoning_details": [{"type": "reasoning.summary", "summary": "s", "index": 0}, odd]}),
         chunk(finish="stop"),
     )
@@ -258,7 +258,7 @@ def test_thinking_blocks_sign_the_text_of_the_plain_field() -> None:
 # ---- calls
 
 
-def test_interleaved_arguments_reach_their_own_calls() -> None:
+def test_interleaved_arguments_reach_their_calls() -> None:
     assert calls(
         chunk(call(0, "a", "f", "")), chunk(call(1, "b", "g", "")), chunk(call(0, arguments='{"x":')),
         chunk(call(1, arguments='{"y":')), chunk(call(0, arguments="1}")), chunk(call(1, arguments="2}")),
@@ -266,7 +266,7 @@ def test_interleaved_arguments_reach_their_own_calls() -> None:
 
 
 def test_text_closes_when_a_call_starts_and_text_after_it_is_a_new_block() -> None:
-    events = told(
+    events = decoded_events(
         chunk({"content": "a", **call(0, "c", "f", "{}")}), chunk({"content": "b"}), chunk(finish="tool_calls")
     )
     assert events == [
@@ -324,9 +324,9 @@ def test_a_custom_call() -> None:
     assert reply.choices[0].blocks == (ToolCall("a", "patch", "*** Begin", "text"),)
 
 
-def test_fields_of_a_call_that_we_do_not_know_are_kept() -> None:
+def test_unknown_fields_of_a_call_are_kept() -> None:
     signature: Any = {"google": {"thought_signature": "x"}}
-    events = told(chunk(call(0, "a", "f", "{}", extra_content=signature)), chunk(finish="tool_calls"))
+    events = decoded_events(chunk(call(0, "a", "f", "{}", extra_content=signature)), chunk(finish="tool_calls"))
     assert events[0] == BlockStarted(0, ToolCall("a", "f", extra=Extra("openai", {"extra_content": signature})))
 
 
@@ -365,17 +365,17 @@ def test_escapes_cut_between_chunks_stay_exact() -> None:
     ],
 )
 def test_finish_reasons(word: str, stop: Stop) -> None:
-    assert Stopped(stop) in told(chunk({"content": "a"}), chunk(finish=word))
+    assert Stopped(stop) in decoded_events(chunk({"content": "a"}), chunk(finish=word))
 
 
 def test_an_empty_finish_reason_is_none() -> None:
-    events = told(chunk({"content": "a"}, ""), chunk({"content": "b"}, ""), chunk(finish="length"))
+    events = decoded_events(chunk({"content": "a"}, ""), chunk({"content": "b"}, ""), chunk(finish="length"))
     assert [e.text for e in events if isinstance(e, TextDelta)] == ["a", "b"]
     assert [e.stop.reason for e in events if isinstance(e, Stopped)] == [StopReason.LENGTH]
 
 
-def test_a_second_finish_and_empty_chunks_after_it_are_nothing() -> None:
-    events = told(
+def test_a_second_finish_and_empty_chunks_after_it_are_ignored() -> None:
+    events = decoded_events(
         chunk({"content": "a"}),
         chunk(finish="stop"),
         chunk({"content": "", "role": "assistant"}, "stop"),
@@ -400,7 +400,7 @@ def test_usage_anywhere_each_replaces_the_last() -> None:
     def usage(n: int) -> dict[str, int]:
         return {"prompt_tokens": n, "completion_tokens": n}
 
-    events = told(
+    events = decoded_events(
         chunk({"content": "a"}, usage=usage(1)),
         chunk(finish="stop", usage=usage(2)),
         {"id": "c1", "choices": [], "usage": usage(3)},
@@ -416,7 +416,7 @@ def test_done_before_any_reason_to_stop_is_no_end() -> None:
 
 
 def test_a_clean_end_after_the_finish_needs_no_done() -> None:
-    assert told(chunk({"content": "a"}), chunk(finish="stop"), done=False)[-1] == FINISHED
+    assert decoded_events(chunk({"content": "a"}), chunk(finish="stop"), done=False)[-1] == FINISHED
 
 
 @pytest.mark.parametrize(
@@ -482,9 +482,9 @@ def test_null_and_empty_frames_do_not_travel() -> None:
         {"object": "ping", "x": 1},
     ],
 )
-def test_chunks_that_say_nothing(odd: dict[str, Any]) -> None:
-    plain = told(chunk({"content": "a"}), chunk(finish="stop"))
-    assert told(odd, chunk({"content": "a"}), odd, chunk(finish="stop"), odd) == plain
+def test_chunks_without_content_emit_no_events(odd: dict[str, Any]) -> None:
+    plain = decoded_events(chunk({"content": "a"}), chunk(finish="stop"))
+    assert decoded_events(odd, chunk({"content": "a"}), odd, chunk(finish="stop"), odd) == plain
 
 
 def test_the_first_frame_of_azure_is_not_the_start() -> None:
@@ -496,23 +496,23 @@ def test_the_first_frame_of_azure_is_not_the_start() -> None:
     assert events[0] == Started("c1", "m1", extra=Extra("openai", {"prompt_filter_results": [1]}))
 
 
-def test_what_the_first_chunk_says_beside_is_kept_and_padding_is_not() -> None:
+def test_extra_fields_of_the_first_chunk_are_kept_and_padding_is_not() -> None:
     first = chunk({"role": "assistant"}, system_fingerprint="fp", service_tier=None, obfuscation="xxxx", created=99)
     assert read(wire(first, chunk(finish="stop"), DONE))[0] == Started(
         "c1", "m1", extra=Extra("openai", {"system_fingerprint": "fp", "created": 99}, frozenset({"created"}))
     )
 
 
-def test_logprobs_and_unknown_deltas_are_kept_for_their_own_family() -> None:
+def test_logprobs_and_unknown_deltas_are_kept_for_the_same_family() -> None:
     frame = chunk({"content": "a", "audio": {"data": "x"}, "annotations": []})
     frame["choices"][0]["logprobs"] = {"content": [1]}
-    events = told(frame, chunk(finish="stop"))
+    events = decoded_events(frame, chunk(finish="stop"))
     assert OpaqueEvent("openai", "logprobs", {"index": 0, "logprobs": {"content": [1]}}) in events
     assert OpaqueEvent("openai", "delta", {"index": 0, "delta": {"audio": {"data": "x"}}}) in events
     assert TextDelta(0, "a") in events
 
 
-def test_choices_have_their_own_blocks_and_stops() -> None:
+def test_each_choice_has_blocks_and_a_stop() -> None:
     reply = assemble_reply(
         read(
             wire(
@@ -534,7 +534,7 @@ def test_choices_have_their_own_blocks_and_stops() -> None:
 def test_the_stop_sequence_where_an_upstream_names_it() -> None:
     last = chunk(finish="stop")
     last["choices"][0]["stop_reason"] = "END"
-    assert Stopped(Stop(StopReason.SEQUENCE, "END")) in told(chunk({"content": "a"}), last)
+    assert Stopped(Stop(StopReason.SEQUENCE, "END")) in decoded_events(chunk({"content": "a"}), last)
 
 
 # ---- robustness
@@ -587,7 +587,7 @@ def test_a_lone_surrogate_survives() -> None:
     assert TextDelta(0, "\ud83d") in events
 
 
-def test_opaque_is_never_made_of_known_content() -> None:
+def test_known_content_never_becomes_opaque() -> None:
     assert not [
         e
         for e in read(wire(*FULL, DONE))
@@ -622,7 +622,7 @@ def test_a_failure_that_looks_like_a_chunk_fails_the_stream(frame: Any, message:
     assert (b'"more"' in sent) == ("more" in json.dumps(frame))
 
 
-def test_the_error_beside_a_finish_is_its_message() -> None:
+def test_the_error_next_to_a_finish_is_its_message() -> None:
     frame = chunk({}, "error")
     frame["choices"][0]["error"] = {"message": "provider gone", "code": 504}
     fault = failure(chunk({"content": "a"}), frame)
@@ -630,14 +630,14 @@ def test_the_error_beside_a_finish_is_its_message() -> None:
 
 
 def test_the_role_of_a_further_choice_is_reported_once() -> None:
-    events = told(chunk({"role": "assistant"}), *[chunk({"role": "assistant", "content": ""}, index=1)] * 2)
+    events = decoded_events(chunk({"role": "assistant"}), *[chunk({"role": "assistant", "content": ""}, index=1)] * 2)
     assert events.count(OpaqueEvent("openai", "role", {"index": 1})) == 1
     assert not any(isinstance(event, OpaqueEvent) and event.data == {"index": 0} for event in events)
 
 
 @pytest.mark.parametrize("order", [("text", "sources", "call"), ("sources", "text", "call"), ("sources", "blank")])
 def test_annotations_of_a_stream_reach_a_client_of_the_same_dialect_once(order: tuple[str, ...]) -> None:
-    """A later frame that is written anew does not send again what an earlier frame has brought."""
+    """A later frame that is rewritten does not repeat the content of an earlier frame."""
     call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
     deltas: dict[str, dict[str, Any]] = {
         "text": {"content": "hi"},
@@ -648,12 +648,12 @@ def test_annotations_of_a_stream_reach_a_client_of_the_same_dialect_once(order: 
     chunks = [{"id": "c", "choices": [{"index": 0, "delta": deltas[name]}]} for name in order]
     data = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks)
     stream = dragoman.stream_translator(source="openai", target="openai")
-    told = stream.feed(data + b'data: {"error":{"message":"busy"}}\n\n') + stream.close()
-    assert told.count(b"https://example.org") == 1
+    written = stream.feed(data + b'data: {"error":{"message":"busy"}}\n\n') + stream.close()
+    assert written.count(b"https://example.org") == 1
 
 
 def test_citations_of_a_stream_reach_chat_clients_as_annotations() -> None:
-    """What a whole reply says in `annotations`, a stream says, too."""
+    """A stream has the same `annotations` as a whole reply."""
     place = {"type": "web_search_result_location", "url": "https://example.org/a", "title": "A", "cited_text": "hi"}
     frames: list[dict[str, Any]] = [
         {"type": "message_start", "message": {"id": "m", "model": "x", "usage": {"input_tokens": 1}}},
@@ -667,5 +667,5 @@ def test_citations_of_a_stream_reach_chat_clients_as_annotations() -> None:
     data = b"".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in frames)
     stream = dragoman.stream_translator(source="anthropic", target="openai")
     choices = [choice for frame in parse_sse(stream.feed(data) + stream.close()) for choice in frame["choices"]]
-    told = [note for choice in choices for note in choice["delta"].get("annotations", ())]
-    assert [note["url_citation"]["url"] for note in told] == ["https://example.org/a"]
+    citations = [note for choice in choices for note in choice["delta"].get("annotations", ())]
+    assert [note["url_citation"]["url"] for note in citations] == ["https://example.org/a"]

@@ -1,4 +1,4 @@
-"""Reading and writing requests: every kind of item, tool and choice, and what becomes of them elsewhere."""
+"""Reading and writing requests: every kind of item, tool and choice, and their translations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_content_may_be_parts(kind: str) -> None:
     assert read([{"role": "user", "content": [{"type": kind, "text": "hi"}]}]).messages[0].blocks == (Text("hi"),)
 
 
-def test_leading_system_and_developer_messages_are_system_text_and_come_back_as_they_were() -> None:
+def test_leading_system_and_developer_messages_are_system_text_and_round_trip() -> None:
     items = [
         {"type": "message", "role": "developer", "content": "One.", "id": "msg_1"},
         {"type": "message", "role": "system", "content": "Two."},
@@ -154,13 +154,13 @@ def test_rows_49_and_50_every_item_of_codex_is_sent_or_noted_in_other_dialects(n
     gone = {f"input[{index}]" for index in (13, 14, 15, 16, 19)} | {f"tools[{index}]" for index in range(3)}
     assert gone <= noted
     assert "later" in {tool.name for tool in made.translated.tools if isinstance(tool, ToolSpec)}  # all that [17] says
-    said = [block for message in made.translated.messages for block in message.blocks]
-    calls = {block.name for block in said if isinstance(block, ToolCall)}
+    translated_blocks = [block for message in made.translated.messages for block in message.blocks]
+    calls = {block.name for block in translated_blocks if isinstance(block, ToolCall)}
     assert {"apply_patch", "local_shell", "agents__spawn", "exec_command"} <= calls
-    assert any("found it" in block.text for block in said if isinstance(block, Text))
+    assert any("found it" in block.text for block in translated_blocks if isinstance(block, Text))
 
 
-def test_encrypted_reasoning_is_this_familys_own_seal() -> None:
+def test_encrypted_reasoning_is_a_signature_of_this_family() -> None:
     asked = read([{"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}, {"role": "user", "content": "x"}])
     assert asked.messages[0].blocks == (Reasoning("", "responses", Signature("responses", "gAAA", "encrypted")),)
 
@@ -259,7 +259,7 @@ def test_a_namespaced_tool_can_be_offered_everywhere(name: str) -> None:
     assert "agents__spawn" in {tool.name for tool in made.translated.tools if isinstance(tool, ToolSpec)}
 
 
-def test_fields_called_as_ours_are_kept_where_they_stood() -> None:
+def test_fields_named_like_canonical_ones_keep_their_place() -> None:
     inner = {"type": "function", "name": "g", "parameters": {}, "namespace": 2}
     tools = [
         {"type": "function", "name": "f", "parameters": {}, "namespace": {"description": "d"}},
@@ -276,7 +276,7 @@ def test_a_stored_prompt_alone_is_refused_by_other_dialects(name: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
-def test_a_message_that_says_nothing_is_still_one(role: str) -> None:
+def test_an_empty_message_is_kept(role: str) -> None:
     asked = read([{"role": role, "content": ""}])
     assert len(written(asked)["input"]) == 1
     for name in OTHERS:
@@ -285,8 +285,8 @@ def test_a_message_that_says_nothing_is_still_one(role: str) -> None:
 
 
 def test_annotations_survive_a_round_trip_for_every_role() -> None:
-    said = {"type": "input_text", "text": "x", "annotations": [{"type": "new"}]}
-    items = [{"type": "message", "role": role, "content": [said]} for role in ("system", "user")]
+    part = {"type": "input_text", "text": "x", "annotations": [{"type": "new"}]}
+    items = [{"type": "message", "role": role, "content": [part]} for role in ("system", "user")]
     assert home(items)["input"] == items
 
 
@@ -295,7 +295,7 @@ def test_an_empty_namespace_is_kept_whole() -> None:
     assert home(tools=tools)["tools"] == tools
 
 
-def test_a_name_that_is_too_long_with_its_namespace_gets_one_alias_and_comes_back_whole() -> None:
+def test_a_name_too_long_with_its_namespace_gets_one_alias_and_is_restored() -> None:
     long = {"type": "function", "name": "n" * 60, "parameters": {"type": "object", "properties": {}}}
     tools = [{"type": "namespace", "name": "space", "description": "d", "tools": [long]}]
     asked = read(tools=tools)
@@ -308,8 +308,8 @@ def test_a_name_that_is_too_long_with_its_namespace_gets_one_alias_and_comes_bac
         BlockEnded(0),
         Stopped(Stop(StopReason.TOOL)),
     )
-    told = ResponseFilters(made).feed((*started, FINISHED))
-    output: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(told), asked, fixed_environment()))
+    events = ResponseFilters(made).feed((*started, FINISHED))
+    output: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), asked, fixed_environment()))
     [item] = output["output"]
     assert (item["namespace"], item["name"]) == ("space", "n" * 60)
 
@@ -456,7 +456,7 @@ def test_row_33_a_long_call_id_is_clamped_on_both_sides_of_the_pair() -> None:
     assert calls == outputs and len(set(calls)) == 2 and all(len(each) <= 64 for each in calls)
 
 
-def test_an_output_answers_in_the_kind_of_its_call() -> None:
+def test_an_output_has_the_kind_of_its_call() -> None:
     messages = (
         Message("user", (Text("go"),)),
         Message("assistant", (ToolCall("a", "patch", "*** Begin", "text"),)),
@@ -498,8 +498,8 @@ def test_row_48_a_custom_tool_is_offered_everywhere_and_its_call_is_free_text_ag
     [call] = [block for message in made.translated.messages for block in message.blocks if isinstance(block, ToolCall)]
     assert jsonio.decode(call.arguments) == {"input": "*** Begin\n"}
     answered = (BlockStarted(0, ToolCall("c2", "apply_patch")), ArgumentsDelta(0, '{"input":"*** End"}'), BlockEnded(0))
-    told = ResponseFilters(made).feed((Started("x", "m"), *answered, Stopped(Stop(StopReason.TOOL)), FINISHED))
-    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(told), asked, fixed_environment()))
+    events = ResponseFilters(made).feed((Started("x", "m"), *answered, Stopped(Stop(StopReason.TOOL)), FINISHED))
+    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), asked, fixed_environment()))
     [item] = reply["output"]
     assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "apply_patch", "*** End")
 
@@ -536,7 +536,7 @@ def test_a_call_of_a_tool_that_an_item_brought_has_its_namespace_again(name: str
     assert (item["type"], item["namespace"], item["name"]) == ("custom_tool_call", "functions", "exec")
 
 
-def test_the_latest_item_says_what_a_tool_is_and_the_request_before_all() -> None:
+def test_a_tool_of_the_request_wins_over_items_and_a_later_item_over_earlier_ones() -> None:
     newer = {**ADDED, "tools": [{"type": "function", "name": "later", "description": "newer"}]}
     asked = read([ADDED, {"role": "user", "content": "go"}, newer])
     sent = plan(RESPONSES, registry.get("openai"), asked).translated.tools
@@ -584,13 +584,13 @@ def test_a_tool_whose_name_looks_like_that_of_another_in_its_namespace_is_not_mi
     assert called == [offered[1], "a__b"]
     if name == "responses":
         assert home(MET, tools=APART)["tools"] == APART and home(MET, tools=APART)["input"] == MET
-    told: list[tuple[str, str | None]] = []
+    names: list[tuple[str, str | None]] = []
     for whole in offered:
         answer = (BlockStarted(0, ToolCall("c9", whole)), ArgumentsDelta(0, "{}"), BlockEnded(0))
         events = ResponseFilters(made).feed((Started("x", "m"), *answer, Stopped(Stop(StopReason.TOOL)), FINISHED))
         reply: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), asked, fixed_environment()))
-        told.append((reply["output"][0]["name"], reply["output"][0].get("namespace")))
-    assert told == [("a__b", None), ("b", "a"), ("_b", "a")]
+        names.append((reply["output"][0]["name"], reply["output"][0].get("namespace")))
+    assert names == [("a__b", None), ("b", "a"), ("_b", "a")]
 
 
 def test_a_choice_among_names_that_meet_is_of_the_one_it_names() -> None:
@@ -642,7 +642,7 @@ def test_no_tool_in_a_namespace_is_renamed_for_responses_and_the_choice_names_it
     namespace: str, name: str, mixed: bool, added: bool
 ) -> None:
     chosen: dict[str, Any] = {"type": "function", "name": name, "namespace": namespace}
-    if mixed:  # a choice that we have no word for stays as it came
+    if mixed:  # a choice without a canonical form is unchanged
         chosen = {"type": "allowed_tools", "mode": "auto", "tools": [chosen, {"type": "mcp", "server_label": "x"}]}
     tools = [inside(namespace, name, "other")]
     call = {"type": "function_call", "call_id": "c1", "name": name, "arguments": "{}", "namespace": namespace}
@@ -656,10 +656,10 @@ def test_no_tool_in_a_namespace_is_renamed_for_responses_and_the_choice_names_it
     made = dragoman.translate_request({"model": "m", **body}, source="responses", target="responses")
     assert {field: made.body.get(field) for field in body} == body
     assert not made.notes
-    said = {"type": "function_call", "call_id": "c2", "name": name, "arguments": "{}", "namespace": namespace}
-    reply = {"id": "resp_1", "object": "response", "model": "m", "status": "completed", "output": [said]}
-    told = dragoman.translate_reply(reply, source="responses", target="responses", request=made)
-    assert [told.body["output"][0][field] for field in ("name", "namespace")] == [name, namespace]
+    output_item = {"type": "function_call", "call_id": "c2", "name": name, "arguments": "{}", "namespace": namespace}
+    reply = {"id": "resp_1", "object": "response", "model": "m", "status": "completed", "output": [output_item]}
+    translated = dragoman.translate_reply(reply, source="responses", target="responses", request=made)
+    assert [translated.body["output"][0][field] for field in ("name", "namespace")] == [name, namespace]
 
 
 def test_a_tool_whose_name_is_not_legal_in_its_namespace_either_is_renamed_and_the_choice_with_it() -> None:

@@ -1,4 +1,4 @@
-"""What the service refuses, what a good stream is, errors both ways, and the paths."""
+"""The rules of requests and streams, errors in both directions, and the paths."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ TOOL = {"type": "function", "name": "f", "parameters": {}}
     ],
     ids=str,
 )
-def test_what_the_service_refuses(body: dict[str, Any], rule: str) -> None:
+def test_requests_that_the_service_refuses(body: dict[str, Any], rule: str) -> None:
     assert rule in broken(**body)
 
 
-def test_what_the_service_takes() -> None:
+def test_requests_that_the_service_accepts() -> None:
     inside = {"type": "namespace", "name": "n", "tools": [TOOL]}
     good = {"input": [CALL, OUTPUT, {"role": "user", "content": "x"}], "tools": [TOOL, inside, {"type": "web_search"}]}
     assert broken(**good, tool_choice={"type": "web_search"}, max_output_tokens=16) == set()
@@ -91,7 +91,7 @@ def test_what_the_service_takes() -> None:
 
 
 @pytest.mark.parametrize("value", [*WRONG_VALUES, {"type": []}], ids=str)
-def test_values_of_any_type_are_judged_and_raise_nothing(value: Any) -> None:
+def test_values_of_any_type_are_checked_without_an_exception(value: Any) -> None:
     every = ("input", "tools", "tool_choice", "text", "reasoning", "temperature", "max_output_tokens", "conversation")
     for name in every:
         broken(**{name: value})
@@ -164,7 +164,7 @@ CREATED = event("response.created", 0, response={"id": "r"})
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_no_client_reads_in_a_stream(frames: list[Frame], rule: str) -> None:
+def test_streams_that_no_client_can_read(frames: list[Frame], rule: str) -> None:
     assert f"responses.stream.{rule}" in {breach.rule for breach in RESPONSES.codec.stream_breaches(frames)}
 
 
@@ -194,7 +194,7 @@ def test_a_reply_that_is_not_finished_is_a_failure(status: str) -> None:
 @pytest.mark.parametrize(
     "output", [None, 1, [1], [{}], [{"type": "function_call"}], [{"type": "message", "content": 7}]], ids=str
 )
-def test_what_is_no_reply_is_the_upstreams_violation(output: Any) -> None:
+def test_a_body_that_is_no_reply_is_an_upstream_violation(output: Any) -> None:
     with pytest.raises(UpstreamViolation):
         reply(output=output)
 
@@ -221,8 +221,8 @@ def test_a_refusal_survives_a_round_trip(status: int, error: dict[str, Any], kin
     assert fault.kind == kind
     again = RESPONSES.binding.error_response(fault, RESPONSES.codec.render_fault(fault))
     assert again.status == status
-    told: Any = jsonio.decode(again.body)
-    assert told["error"]["message"] == "x" and told["error"].keys() == {"message", "type", "param", "code"}
+    error_body: Any = jsonio.decode(again.body)
+    assert error_body["error"]["message"] == "x" and error_body["error"].keys() == {"message", "type", "param", "code"}
 
 
 @pytest.mark.parametrize("body", [b"", b"<html><b>Bad</b></html>", b"[1]", b'{"error": 5}', b'{"detail": "no"}'])

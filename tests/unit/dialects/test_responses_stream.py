@@ -1,4 +1,4 @@
-"""Streams: what the encoder writes for the SDK helpers and Codex, and what the decoder makes of real servers' streams."""
+"""Streams: the encoder writes for the SDK helpers and Codex, and the decoder reads streams of real servers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def frames(data: bytes) -> list[Frame]:
     return [*decoder.feed(data), *decoder.close()]
 
 
-def told(data: bytes) -> list[dict[str, Any]]:
+def parsed_events(data: bytes) -> list[dict[str, Any]]:
     return [json.loads(frame.data) for frame in frames(data)]
 
 
@@ -89,7 +89,7 @@ END = (UsageReported(Usage(12, 7, 100, 20, 3)), Stopped(Stop(StopReason.END)), F
 
 def test_a_message_is_sent_in_the_order_that_the_sdk_helper_needs() -> None:
     data = encode_events(RESPONSES, (STARTED, BlockStarted(0, Text("")), TextDelta(0, "Hi"), BlockEnded(0), *END))
-    assert [event["type"] for event in told(data)] == [
+    assert [event["type"] for event in parsed_events(data)] == [
         "response.created",
         "response.in_progress",
         "response.output_item.added",
@@ -100,9 +100,9 @@ def test_a_message_is_sent_in_the_order_that_the_sdk_helper_needs() -> None:
         "response.output_item.done",
         "response.completed",
     ]
-    assert [event["sequence_number"] for event in told(data)] == list(range(9))
-    assert all(frame.kind == event["type"] for frame, event in zip(frames(data), told(data), strict=True))
-    last = told(data)[-1]["response"]
+    assert [event["sequence_number"] for event in parsed_events(data)] == list(range(9))
+    assert all(frame.kind == event["type"] for frame, event in zip(frames(data), parsed_events(data), strict=True))
+    last = parsed_events(data)[-1]["response"]
     assert last["output"][0]["content"][0]["text"] == "Hi"
     assert last["usage"] == {
         "input_tokens": 132,
@@ -122,18 +122,22 @@ def test_codex_finds_the_whole_call_in_output_item_done() -> None:
         BlockEnded(0),
     )
     [item] = [
-        e["item"] for e in told(encode_events(RESPONSES, (STARTED, *items, *END))) if e["type"].endswith("item.done")
+        e["item"]
+        for e in parsed_events(encode_events(RESPONSES, (STARTED, *items, *END)))
+        if e["type"].endswith("item.done")
     ]
     assert (item["call_id"], item["name"], item["arguments"]) == ("c", "f", ARGS)
 
 
 def test_a_call_without_arguments_is_sent_as_an_empty_object_in_a_delta_too() -> None:
-    data = told(encode_events(RESPONSES, (STARTED, BlockStarted(0, ToolCall("c", "now")), BlockEnded(0), *END)))
+    data = parsed_events(
+        encode_events(RESPONSES, (STARTED, BlockStarted(0, ToolCall("c", "now")), BlockEnded(0), *END))
+    )
     assert [event["delta"] for event in data if event["type"].endswith("arguments.delta")] == ["{}"]
     assert data[-1]["response"]["output"][0]["arguments"] == "{}"
 
 
-def test_items_that_are_open_side_by_side_have_dense_places_and_stay_apart() -> None:
+def test_items_that_are_open_at_once_have_consecutive_indices_and_stay_separate() -> None:
     items = (
         BlockStarted(7, ToolCall("a", "f")),
         BlockStarted(3, ToolCall("b", "g")),
@@ -145,29 +149,29 @@ def test_items_that_are_open_side_by_side_have_dense_places_and_stay_apart() -> 
         BlockEnded(7),
     )
     data = encode_events(RESPONSES, (STARTED, *items, *END))
-    assert [item["arguments"] for item in told(data)[-1]["response"]["output"]] == ['{"x":1}', '{"y":2}']
+    assert [item["arguments"] for item in parsed_events(data)[-1]["response"]["output"]] == ['{"x":1}', '{"y":2}']
     assert RESPONSES.codec.stream_breaches(frames(data)) == []
 
 
 @pytest.mark.parametrize("arguments", ['{"cmd": "rm', ""])
 def test_a_call_that_was_cut_is_no_order_to_run_it(arguments: str) -> None:
     items = (BlockStarted(0, ToolCall("c", "f")), ArgumentsDelta(0, arguments), BlockEnded(0, is_complete=False))
-    data = told(encode_events(RESPONSES, (STARTED, *items, Stopped(Stop(StopReason.LENGTH)), FINISHED)))
+    data = parsed_events(encode_events(RESPONSES, (STARTED, *items, Stopped(Stop(StopReason.LENGTH)), FINISHED)))
     assert not [event for event in data if event["type"] in ("response.output_item.done",)]
     assert data[-1]["type"] == "response.incomplete"
     assert data[-1]["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
     assert data[-1]["response"]["output"] == []
 
 
-def test_a_call_that_the_length_limit_cut_without_saying_so_is_none_either() -> None:
+def test_a_call_that_the_length_limit_cut_silently_is_no_call() -> None:
     items = (BlockStarted(0, ToolCall("c", "f")), ArgumentsDelta(0, '{"cmd": "rm'), BlockEnded(0))
-    cut = told(encode_events(RESPONSES, (STARTED, *items, Stopped(Stop(StopReason.LENGTH)), FINISHED)))
-    whole = told(encode_events(RESPONSES, (STARTED, *items, Stopped(Stop(StopReason.TOOL)), FINISHED)))
+    cut = parsed_events(encode_events(RESPONSES, (STARTED, *items, Stopped(Stop(StopReason.LENGTH)), FINISHED)))
+    whole = parsed_events(encode_events(RESPONSES, (STARTED, *items, Stopped(Stop(StopReason.TOOL)), FINISHED)))
     assert "response.output_item.done" not in {event["type"] for event in cut}
     assert whole[-1]["response"]["output"][0]["arguments"] == '{"cmd": "rm', "no JSON, but all there is"
 
 
-def test_reasoning_is_a_summary_with_its_seal() -> None:
+def test_reasoning_is_a_summary_with_its_signature() -> None:
     items = (
         BlockStarted(0, Reasoning("", "responses")),
         ReasoningDelta(0, "Hm."),
@@ -175,9 +179,9 @@ def test_reasoning_is_a_summary_with_its_seal() -> None:
         BlockEnded(0),
     )
     data = encode_events(RESPONSES, (STARTED, *items, *END))
-    [item] = told(data)[-1]["response"]["output"]
+    [item] = parsed_events(data)[-1]["response"]["output"]
     assert item["summary"] == [{"type": "summary_text", "text": "Hm."}] and item["encrypted_content"] == "gAAA"
-    assert "response.reasoning_summary_part.added" in {event["type"] for event in told(data)}
+    assert "response.reasoning_summary_part.added" in {event["type"] for event in parsed_events(data)}
     assert RESPONSES.codec.stream_breaches(frames(data)) == []
 
 
@@ -196,7 +200,7 @@ def test_reasoning_is_a_summary_with_its_seal() -> None:
 )
 def test_a_failure_has_the_code_that_codex_acts_on(fault: Fault, code: str) -> None:
     data = encode_events(RESPONSES, (STARTED, BlockStarted(0, Text("")), TextDelta(0, "Hi"), Failed(fault)))
-    last = told(data)[-1]
+    last = parsed_events(data)[-1]
     assert last["type"] == "response.failed" and last["response"]["error"]["code"] == code
     assert last["response"]["status"] == "failed"
     if fault.retry_after:
@@ -205,11 +209,11 @@ def test_a_failure_has_the_code_that_codex_acts_on(fault: Fault, code: str) -> N
 
 def test_a_failure_before_the_start_still_begins_with_response_created() -> None:
     data = encode_events(RESPONSES, (Failed(Fault("server", "broke")),))
-    assert [event["type"] for event in told(data)][::2] == ["response.created", "response.failed"]
+    assert [event["type"] for event in parsed_events(data)][::2] == ["response.created", "response.failed"]
 
 
-def test_the_id_of_another_familys_answer_is_made_into_one_of_ours() -> None:
-    data = told(encode_events(RESPONSES, (Started("msg_1", "m"), *END)))
+def test_the_id_of_another_familys_reply_becomes_a_response_id() -> None:
+    data = parsed_events(encode_events(RESPONSES, (Started("msg_1", "m"), *END)))
     assert data[0]["response"]["id"].startswith("resp_") and data[0]["response"]["id"] == data[-1]["response"]["id"]
 
 
@@ -218,7 +222,7 @@ def test_a_ping_is_a_comment() -> None:
     assert answer.ping() == b": ping\n\n"
 
 
-# --- the decoder, and what real servers leave out
+# --- the decoder, and fields that real servers omit
 
 
 @pytest.mark.parametrize(
@@ -253,7 +257,7 @@ def test_a_ping_is_a_comment() -> None:
         "never done",
     ],
 )
-def test_a_call_arrives_once_and_whole_whatever_the_server_leaves_out(events: tuple[dict[str, Any], ...]) -> None:
+def test_a_call_arrives_once_and_whole_if_the_server_omits_events(events: tuple[dict[str, Any], ...]) -> None:
     if events[-1]["type"] != "response.completed":
         events = (*events, completed())
     [call] = blocks_of(*events)
@@ -291,7 +295,7 @@ def words(text: str) -> dict[str, Any]:
     ids=["usual", "no parts", "deltas alone", "no deltas", "late dones", "early part", "never done", "done", "end"],
 )
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_text_arrives_once_and_whole_whatever_the_server_leaves_out(
+def test_a_text_arrives_once_and_whole_if_the_server_omits_events(
     events: tuple[dict[str, Any], ...], begun: bool
 ) -> None:
     assert [bare(block) for block in blocks_of(*events, completed(MESSAGE), begun=begun)] == [(Text, "Hi there")]
@@ -301,8 +305,13 @@ def test_a_part_of_an_unknown_kind_is_sent_once_for_its_place_however_alike_anot
     part, other = {"type": "new", "n": 1}, {"type": "new", "n": 2}
     whole = {**MESSAGE, "content": [part, part]}
     done = {"type": "response.content_part.done", "output_index": 0}
-    told = (BEGUN, done | {"content_index": 0, "part": part}, done | {"content_index": 0, "part": other}, words("late"))
-    blocks = blocks_of(*told, done | {"content_index": 1, "part": part}, ENDED | {"item": whole}, completed(whole))
+    start = (
+        BEGUN,
+        done | {"content_index": 0, "part": part},
+        done | {"content_index": 0, "part": other},
+        words("late"),
+    )
+    blocks = blocks_of(*start, done | {"content_index": 1, "part": part}, ENDED | {"item": whole}, completed(whole))
     assert [block.data for block in blocks if isinstance(block, Opaque)] == [part, part] and len(blocks) == 2
 
 
@@ -312,7 +321,7 @@ def test_a_stream_that_clients_cannot_read_is_encoded_again_for_responses(events
     data = answer.feed(stream(*events, completed())) + answer.close()
     breaches = {breach.rule for breach in RESPONSES.codec.stream_breaches(frames(data))}
     assert breaches <= {"responses.stream.sequence_number"}, "the server's own frames have none"
-    assert told(data)[-1]["response"]["output"][0]["content"][0]["text"] == "Hi there", "the full output"
+    assert parsed_events(data)[-1]["response"]["output"][0]["content"][0]["text"] == "Hi there", "the full output"
 
 
 def test_arguments_that_change_at_the_end_are_a_violation() -> None:
@@ -320,7 +329,7 @@ def test_arguments_that_change_at_the_end_are_a_violation() -> None:
     assert isinstance(last, Failed) and "differ from the streamed ones" in last.fault.message
 
 
-def test_other_items_come_whole_when_they_are_done() -> None:
+def test_other_items_are_emitted_whole_when_done() -> None:
     search = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}}
     [block] = blocks_of(
         {"type": "response.output_item.added", "output_index": 0, "item": {**search, "status": "in_progress"}},
@@ -376,7 +385,7 @@ def test_failures_inside_a_stream(last: dict[str, Any], kind: str) -> None:
 
 @pytest.mark.parametrize("name", registry.names())
 def test_row_51_a_stream_that_closes_before_its_last_event_never_looks_complete(name: str) -> None:
-    """Towards every client a cut stream is its dialect's error, and towards ours it is response.failed."""
+    """A truncated stream is an error of the client's dialect; for Responses it is response.failed."""
     answer = ResponseTranslator(plan(registry.get(name), RESPONSES, Conversation("m", ())), fixed_environment())
     data = answer.feed(stream(BEGUN, OPENED, words("Hi "))) + answer.close()
     assert answer.fault is not None
@@ -384,7 +393,7 @@ def test_row_51_a_stream_that_closes_before_its_last_event_never_looks_complete(
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_row_51_whatever_the_upstream_our_stream_ends_with_completed_or_failed(name: str) -> None:
+def test_row_51_for_every_upstream_the_stream_ends_with_completed_or_failed(name: str) -> None:
     source = registry.get(name)
     whole = encode_events(
         source, (Started("x", "m"), BlockStarted(0, Text("")), TextDelta(0, "Hi"), BlockEnded(0), *END)
@@ -392,11 +401,11 @@ def test_row_51_whatever_the_upstream_our_stream_ends_with_completed_or_failed(n
     for cut in (len(whole), len(whole) - 3, len(whole) // 2):
         answer = ResponseTranslator(plan(RESPONSES, source, Conversation("m", ())), fixed_environment())
         data = answer.feed(whole[:cut]) + answer.close()
-        assert told(data)[-1]["type"] in ("response.completed", "response.failed", "response.incomplete")
-        assert (told(data)[-1]["type"] == "response.failed") == (answer.fault is not None)
+        assert parsed_events(data)[-1]["type"] in ("response.completed", "response.failed", "response.incomplete")
+        assert (parsed_events(data)[-1]["type"] == "response.failed") == (answer.fault is not None)
 
 
-def test_case_25_a_custom_tool_through_chat_comes_back_bare() -> None:
+def test_case_25_a_custom_tool_through_chat_returns_plain_text() -> None:
     """`{"input": "*** Begin"}` of a function call is a custom_tool_call with the text itself, in done and in completed."""
     chat = registry.get("openai")
     asked = Conversation("m", (), tools=(ToolSpec("apply_patch", "Patch."),))
@@ -404,13 +413,13 @@ def test_case_25_a_custom_tool_through_chat_comes_back_bare() -> None:
     data = encode_events(chat, (Started("chatcmpl-1", "m"), *calls, Stopped(Stop(StopReason.TOOL)), FINISHED))
     for upstream in (chat, registry.get("openai")):
         answer = ResponseTranslator(plan(RESPONSES, upstream, asked), fixed_environment())
-        events = told(answer.feed(data) + answer.close())
+        events = parsed_events(answer.feed(data) + answer.close())
         [item] = [event["item"] for event in events if event["type"] == "response.output_item.done"]
         assert (item["type"], item["input"]) == ("custom_tool_call", "*** Begin")
         assert events[-1]["response"]["output"] == [item]
 
 
-def test_frames_that_say_nothing_do_not_travel() -> None:
+def test_frames_without_content_are_not_relayed() -> None:
     data = b"data: null\n\n" + stream(BEGUN) + b"data: [DONE]\n\n" + stream(completed(MESSAGE), begun=False)
     answer = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST), fixed_environment())
     out = answer.feed(data) + answer.close()
@@ -471,6 +480,8 @@ def test_for_responses_a_call_that_was_never_done_is_done_before_the_end() -> No
     """Codex runs only calls that an output_item.done contains."""
     item = {**CALL, "arguments": ARGS, "status": "completed"}
     answer = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST), fixed_environment())
-    said = told(answer.feed(stream(ADDED, delta(ARGS), completed(item, status="completed"))) + answer.close())
-    assert [each["item"]["arguments"] for each in said if each["type"] == "response.output_item.done"] == [ARGS]
-    assert said[-1]["response"]["output"][0]["call_id"] == "c"
+    events = parsed_events(
+        answer.feed(stream(ADDED, delta(ARGS), completed(item, status="completed"))) + answer.close()
+    )
+    assert [each["item"]["arguments"] for each in events if each["type"] == "response.output_item.done"] == [ARGS]
+    assert events[-1]["response"]["output"][0]["call_id"] == "c"

@@ -46,7 +46,7 @@ def files(dialect: str) -> Iterator[Path]:
 
 
 def constants(node: ast.AST) -> Iterator[str]:
-    """Names in calls of `breach`, in tuples that are yielded, and in what is called `rule`."""
+    """Names in calls of `breach`, in tuples that are yielded, and in variables called `rule`."""
     given: ast.AST | None = None
     match node:
         case ast.Call(func=ast.Attribute(attr="breach" | "_breach") | ast.Name(id="breach"), args=[first, *_]):
@@ -248,7 +248,7 @@ def test_d5_a_blank_id_is_a_missing_one(blank: str) -> None:
     assert "ids.minted" in [note.rule for note in noted]
 
 
-# --- What dialects share: kept fields have one rule of precedence, faults one form of table
+# --- shared by dialects: the precedence of extra fields, and the table of faults
 
 
 def test_a_kept_field_wins_and_objects_are_merged() -> None:
@@ -263,13 +263,13 @@ def test_only_its_own_family_writes_kept_fields_back() -> None:
     assert kept.with_extra({}, Extra("theirs", fields)) == {} == dict(kept.own_fields(Extra("theirs", fields)))
 
 
-def test_the_first_kind_of_a_type_is_what_the_type_means() -> None:
+def test_a_type_is_read_as_its_first_kind() -> None:
     table = FaultTable({"invalid": ("bad", 400), "context_full": ("bad", 400), "server": ("broken", 500)})
     assert (table.by_type("bad"), table.by_type("new")) == ("invalid", None)
     assert table.type_of(Fault("server", "", code="bad")) == "broken"
     assert [table.by_status(status) for status in (418, 429, 599)] == ["invalid", "rate_limit", "server"]
 
 
-def test_a_refusal_says_how_long_to_wait_in_whole_seconds() -> None:
+def test_a_refusal_has_retry_after_in_whole_seconds() -> None:
     answer = error_response(Fault("rate_limit", "", retry_after=1.2), 429, b"{}", ("x-more", "1"))
     assert answer.headers == (("content-type", "application/json"), ("x-more", "1"), ("retry-after", "2"))
