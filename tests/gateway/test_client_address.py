@@ -143,7 +143,7 @@ def test_a_proxy_protocol_header_is_parsed_at_every_split_and_other_bytes_are_re
 
 
 def test_invalid_settings_are_refused_with_their_place() -> None:
-    with pytest.raises(ConfigError, match=r"trusted_proxies.*no address"):
+    with pytest.raises(ConfigError, match=r"trusted_proxies.*not an address"):
         parse_config('[server]\ntrusted_proxies = ["proxy.example"]')
     with pytest.raises(ConfigError, match="needs trusted proxies"):
         parse_config("[server]\nproxy_protocol = true")
