@@ -171,7 +171,7 @@ def open_registries() -> list[ConnectionRegistry]:
 
 def test_s11_connections_without_a_proxy_header_are_limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """S11: they were not counted, so they used up the file descriptors of other connections."""
-    monkeypatch.setattr(serve, "_room", lambda: 4)
+    monkeypatch.setattr(serve, "_max_connections", lambda: 4)
     with (
         gateway_with_simulator("", tmp_path, **FLAGS) as (harness, _),
         ExitStack() as stack,
@@ -226,7 +226,7 @@ def test_a_missing_proxy_header_times_out(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_s11_a_trusted_ipv6_proxy_is_exempt_from_the_limit_of_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """S11: its /64 network was not found among the proxies, so the limit of one client applied."""
-    monkeypatch.setattr(serve, "_room", lambda: 1000)
+    monkeypatch.setattr(serve, "_max_connections", lambda: 1000)
     found: list[Any] = []
     monkeypatch.setattr(serve, "Acceptor", lambda *_, max_of_peer, **__: found.append(max_of_peer))
     server = serve.GatewayServer.__new__(serve.GatewayServer)
@@ -265,7 +265,7 @@ LONG = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]'
 
 def test_s11_connections_without_a_valid_key_are_closed_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """S11: idle sockets could fill the limit and block all other clients."""
-    monkeypatch.setattr(serve, "_room", lambda: 4)
+    monkeypatch.setattr(serve, "_max_connections", lambda: 4)
     with (
         gateway_with_simulator('then = "last"\n[[turn]]\ntext = "Yes."', tmp_path, "openai") as (harness, _),
         ExitStack() as stack,
@@ -285,7 +285,7 @@ def test_s11_connections_without_a_valid_key_are_closed_first(monkeypatch: pytes
 def test_s11_connections_with_running_requests_are_never_closed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(serve, "_room", lambda: 3)
+    monkeypatch.setattr(serve, "_max_connections", lambda: 3)
     with gateway_with_simulator(LONG, tmp_path, "openai") as (harness, simulator), ExitStack() as stack:
         streams = [stack.enter_context(SocketClient(harness, first=request_bytes(stream=True))) for _ in range(3)]
         for stream in streams:
@@ -301,7 +301,7 @@ def test_s11_connections_with_running_requests_are_never_closed(
 def test_s11_the_oldest_idle_connection_is_closed_when_all_had_a_valid_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(serve, "_room", lambda: 3)
+    monkeypatch.setattr(serve, "_max_connections", lambda: 3)
     with (
         gateway_with_simulator('then = "last"\n[[turn]]\ntext = "Yes."', tmp_path, "openai") as (harness, _),
         ExitStack() as stack,

@@ -27,7 +27,7 @@ STARVED = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
 from dragoman.gateway import serve
-serve._room = lambda: 10_000
+serve._max_connections = lambda: 10_000
 """
 
 

@@ -147,16 +147,16 @@ def is_secret_header(name: str) -> bool:
     return _SECRET_WORD.search(name) is not None
 
 
-def read_upstream(name: str, tree: object, at: KeyPath, look: ConfigReader) -> Upstream | None:
+def read_upstream(name: str, tree: object, at: KeyPath, reader: ConfigReader) -> Upstream | None:
     """Return the upstream of a table that includes its preset; None if it has problems, which are reported."""
-    before = len(look.problems)
+    before = len(reader.problems)
     if not NAME.match(name):
-        look.problem(at, "the name of an upstream may have letters, digits, dots, hyphens and underscores only")
-    values = look.fields(fields_of(UpstreamTable), as_lists(tree, _LIST_SETTINGS), at)
+        reader.problem(at, "the name of an upstream may have letters, digits, dots, hyphens and underscores only")
+    values = reader.fields(fields_of(UpstreamTable), as_lists(tree, _LIST_SETTINGS), at)
     if not isinstance(tree, Mapping) or any(key in tree and key not in values for key in _BASIC_SETTINGS):
         return None  # The other settings depend on these.
-    upstream = _UpstreamBuilder(UpstreamTable(**values), at, look).upstream(name)
-    return upstream if len(look.problems) == before else None
+    upstream = _UpstreamBuilder(UpstreamTable(**values), at, reader).upstream(name)
+    return upstream if len(reader.problems) == before else None
 
 
 def as_lists(tree: object, names: tuple[str, ...]) -> object:
@@ -191,13 +191,13 @@ def _is_anthropic(base_url: str) -> bool:
 class _UpstreamBuilder:
     """Builds an upstream from its table. Reports values that have the right type but are invalid."""
 
-    def __init__(self, table: UpstreamTable, at: KeyPath, look: ConfigReader) -> None:
+    def __init__(self, table: UpstreamTable, at: KeyPath, reader: ConfigReader) -> None:
         self._table = table
         self._at = at
-        self._look = look
+        self._reader = reader
 
     def _problem(self, name: str, message: str, hint: str = "") -> None:
-        self._look.problem((*self._at, name) if name else self._at, message, hint)
+        self._reader.problem((*self._at, name) if name else self._at, message, hint)
 
     def upstream(self, name: str) -> Upstream | None:
         """Return the upstream; None if its dialect is unknown. Problems are reported to the reader."""
@@ -251,17 +251,17 @@ class _UpstreamBuilder:
         return self._with_settings(registry.get(table.dialect))
 
     def _with_settings(self, dialect: Dialect) -> Dialect | None:
-        look, at = self._look, (*self._at, "settings")
+        reader, at = self._reader, (*self._at, "settings")
         codec = dialect.codec
-        before = len(look.problems)
+        before = len(reader.problems)
         fields = fields_of(type(codec)) if isinstance(codec, Struct) else ()
-        values = look.fields(fields, self._table.settings, at)
-        if len(look.problems) > before:
+        values = reader.fields(fields, self._table.settings, at)
+        if len(reader.problems) > before:
             return None
         try:
             return configure_dialect(dialect, values)
         except LocalMisuse as error:
-            look.problem((*at, *([error.at] if error.at else [])), str(error).removeprefix(f"{error.at}: "))
+            reader.problem((*at, *([error.at] if error.at else [])), str(error).removeprefix(f"{error.at}: "))
             return None
 
     def base_url(self, dialect: Dialect) -> str:
@@ -321,12 +321,12 @@ class _UpstreamBuilder:
         settings = self._table.translation
         known = ("auto", "off", *FORMAT_NAMES, *FORMAT_ALIASES)
         if settings.raw_tools is not None and is_file_choice(settings.raw_tools):
-            context = self._look.reference_context
+            context = self._reader.reference_context
             path = expand_path(settings.raw_tools.removeprefix(FILE_PREFIX), context.folder, context.home)
             return structs.replace(settings, raw_tools=f"{FILE_PREFIX}{path}")
         if settings.raw_tools is not None and settings.raw_tools not in known:
             hint = suggest_name(settings.raw_tools, known) or f"known: {', '.join(known)}, and file:NAME.toml"
-            self._look.problem(
+            self._reader.problem(
                 (*self._at, "translation", "raw_tools"), f"there is no raw tool format {settings.raw_tools!r}", hint
             )
         return settings
@@ -337,9 +337,11 @@ class _UpstreamBuilder:
         for name, value in self._table.headers.items():
             key = (*self._at, "headers", name)
             if not _HEADER.match(name) or name.lower() in _RESERVED_HEADERS:
-                self._look.problem(key, "this header cannot be configured; the gateway sets it or its name is invalid")
+                self._reader.problem(
+                    key, "this header cannot be configured; the gateway sets it or its name is invalid"
+                )
             elif not isinstance(value, str) or not _HEADER_VALUE.match(value):
-                self._look.problem(key, "expected a string of printable ASCII characters")
+                self._reader.problem(key, "expected a string of printable ASCII characters")
             else:
                 secret = self._text(key, value, hidden=is_secret_header(name))
                 if secret is not None:
@@ -350,25 +352,25 @@ class _UpstreamBuilder:
         """Return the value of a setting that may be a reference, and must be one if it is `hidden`."""
         try:
             if hidden:
-                return self._look.secret(value, key)
-            return self._look.parse_reference(value) or plain_value(value)
+                return self._reader.secret(value, key)
+            return self._reader.parse_reference(value) or plain_value(value)
         except InvalidValue as error:
-            self._look.problem(key, error.message, error.hint)
+            self._reader.problem(key, error.message, error.hint)
             return None
 
     def proxy(self, url: str) -> ConfiguredSecret | None:
         """Return the proxy for a URL: from the table, else from the environment."""
         given, key = self._table.proxy, (*self._at, "proxy")
         if given is None:
-            variable = proxy_variable(url, self._look.reference_context.environ)
+            variable = proxy_variable(url, self._reader.reference_context.environ)
             if variable is None:
                 return None
             given = f"env:{variable}"
-            self._proxy_scheme(key, self._look.reference_context.environ[variable], f"set by {variable}; ")
+            self._proxy_scheme(key, self._reader.reference_context.environ[variable], f"set by {variable}; ")
         elif given == "off":
             return None
         elif "://" not in given and self._text(key, given, hidden=False) == plain_value(given):
-            self._look.problem(key, "expected http://HOST:PORT, a reference such as env:NAME, or off")
+            self._reader.problem(key, "expected http://HOST:PORT, a reference such as env:NAME, or off")
             return None
         self._proxy_scheme(key, given, "")
         return self._text(key, given, hidden="@" in given)
@@ -377,11 +379,11 @@ class _UpstreamBuilder:
         scheme, separator, _ = address.partition("://")
         if separator and ":" not in scheme and scheme.lower() not in ("http", "https"):
             hint = f'{source}use an http proxy, or set proxy = "off" to use none'
-            self._look.problem(key, f"a {scheme} proxy is not supported", hint)
+            self._reader.problem(key, f"a {scheme} proxy is not supported", hint)
 
     def ca_file(self) -> Path | None:
         """Return the file of trusted certificates: from the table, else from SSL_CERT_FILE."""
-        variable = self._look.reference_context.environ.get("SSL_CERT_FILE")
+        variable = self._reader.reference_context.environ.get("SSL_CERT_FILE")
         return self._table.ca_file or (Path(variable) if variable else None)
 
 

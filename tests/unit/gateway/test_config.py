@@ -1,4 +1,4 @@
-"""The configuration as a whole: layers, what is refused and how it is told, presets, reloading."""
+"""The whole configuration: layers, refused values and their messages, presets, reloading."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def problems(text: str, environ: Mapping[str, str] | None = None, **flags: Any) 
 # --- layers
 
 
-def test_each_layer_goes_before_the_one_below() -> None:
+def test_each_layer_overrides_the_one_below() -> None:
     text, environ = "[server]\nport = 2\n", {"DRAGOMAN_SERVER__PORT": "3"}
     assert config("").server.port == 8787
     assert config(text).server.port == 2
@@ -54,18 +54,18 @@ def test_each_layer_goes_before_the_one_below() -> None:
     assert config(text, environ, server__port=None).server.port == 3
 
 
-def test_every_value_knows_who_said_it() -> None:
+def test_every_value_has_its_origin() -> None:
     leaves = loaded(KIMI + "[server]\nport = 2\n", {"DRAGOMAN_SERVER__PING": "3"}, server__drain=4).leaves
-    said = {key: str(leaf.origin).replace(str(FILE), "FILE") for key, leaf in leaves.items()}
-    assert said["server", "host"] == "default"
-    assert said["server", "port"] == "FILE:5"
-    assert said["server", "ping"] == "environment DRAGOMAN_SERVER__PING"
-    assert said["server", "drain"] == "flag server.drain"
-    assert said["upstreams", "kimi", "base_url"] == "preset moonshot"
-    assert said["upstreams", "kimi", "key"] == "FILE:3"
+    origins = {key: str(leaf.origin).replace(str(FILE), "FILE") for key, leaf in leaves.items()}
+    assert origins["server", "host"] == "default"
+    assert origins["server", "port"] == "FILE:5"
+    assert origins["server", "ping"] == "environment DRAGOMAN_SERVER__PING"
+    assert origins["server", "drain"] == "flag server.drain"
+    assert origins["upstreams", "kimi", "base_url"] == "preset moonshot"
+    assert origins["upstreams", "kimi", "key"] == "FILE:3"
 
 
-def test_the_environment_is_read_as_what_the_key_wants() -> None:
+def test_environment_variables_are_converted_to_the_type_of_the_setting() -> None:
     found = config(
         KIMI.replace("kimi", "my-box"),
         {
@@ -96,7 +96,7 @@ def test_lists_of_a_higher_layer_replace_those_below() -> None:
     assert config(KIMI + routes, environ).routes.names() == ["c"]
 
 
-def test_a_variable_that_is_no_setting_is_named_with_what_was_meant() -> None:
+def test_an_unknown_variable_is_reported_with_a_suggestion() -> None:
     found = config("", {"DRAGOMAN_SERVER_PORT": "1", "DRAGOMAN_EXPLIAN": "1", "DRAGOMAN_CONFIG": "x"})
     assert found.warnings == (
         "DRAGOMAN_EXPLIAN is not a setting and is ignored; did you mean DRAGOMAN_EXPLAIN?",
@@ -104,16 +104,16 @@ def test_a_variable_that_is_no_setting_is_named_with_what_was_meant() -> None:
     )
 
 
-def test_what_kubernetes_tells_of_a_service_named_dragoman_is_not_for_us() -> None:
+def test_variables_that_kubernetes_sets_for_a_service_named_dragoman_are_ignored() -> None:
     links = ("DRAGOMAN_PORT", "DRAGOMAN_SERVICE_HOST", "DRAGOMAN_SERVICE_PORT_HTTP", "DRAGOMAN_PORT_8787_TCP_ADDR")
     assert config("", dict.fromkeys(links, "tcp://10.0.0.1:8787")).warnings == ()
 
 
-# --- what is refused, and how it is told
+# --- refused values and their messages
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[server]\nprt = 1", "FILE:2: server.prt: there is no such key (did you mean port?)"),
         ("[server]\n\nport = 'x'", "FILE:3: server.port: expected a whole number, got a text"),
@@ -159,13 +159,13 @@ def test_what_kubernetes_tells_of_a_service_named_dragoman_is_not_for_us() -> No
         (".".join("a" * 3000) + " = 1", "FILE: not valid TOML: tables are nested too deeply"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_its_line_and_what_to_do(text: str, told: str) -> None:
+def test_a_problem_is_reported_with_its_line_and_a_hint(text: str, message: str) -> None:
     found = problems(text)
     assert len(found) == 1
-    assert found[0].startswith(told)
+    assert found[0].startswith(message)
 
 
-def test_every_mistake_is_told_at_once_in_the_order_of_the_file() -> None:
+def test_all_problems_are_reported_at_once_in_the_order_of_the_file() -> None:
     text = (
         "[server]\nprt = 1\nhost = '0.0.0.0'\n" + KIMI + "nme = 1\nsettings = { x = 1 }\n[[routes]]\nupstream = 'y'\n"
     )
@@ -173,7 +173,7 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_file() -> None:
     assert setting_lines == [2, 3, 7, 8, 9]
 
 
-def test_a_mistake_in_the_environment_names_the_variable() -> None:
+def test_a_problem_in_the_environment_names_the_variable() -> None:
     assert problems("", {"DRAGOMAN_SERVER__PORT": "x"}) == [
         "environment DRAGOMAN_SERVER__PORT: server.port: expected a whole number, got a text"
     ]
@@ -203,7 +203,7 @@ SLOTS = [
 
 
 @pytest.mark.parametrize("text", SLOTS)
-def test_a_secret_in_clear_is_refused_with_a_remedy_and_not_repeated(text: str) -> None:
+def test_a_literal_secret_is_refused_with_a_hint_and_not_shown(text: str) -> None:
     with pytest.raises(ConfigError, match="a secret must not be written in the configuration") as caught:
         loaded(text)
     assert "reference" in caught.value.hint
@@ -211,13 +211,13 @@ def test_a_secret_in_clear_is_refused_with_a_remedy_and_not_repeated(text: str) 
 
 
 @pytest.mark.parametrize("text", SLOTS[:-1])
-def test_literal_secrets_are_taken_if_allowed_and_still_never_shown(text: str) -> None:
+def test_literal_secrets_are_accepted_if_allowed_and_still_never_shown(text: str) -> None:
     found = config("allow_literal_secrets = true\n" + text, {"A": "a", "OPENAI_API_KEY": "o"})
     assert any(CANARY in secret.reveal() for secret in found.secrets())
     assert CANARY not in repr(found) + str(found)
 
 
-def test_a_mistyped_secret_is_not_repeated() -> None:
+def test_a_mistyped_secret_is_not_shown() -> None:
     assert CANARY not in "".join(problems(f"[upstreams.a]\npreset = 'openai'\nkeys = '{CANARY}'"))
     assert CANARY not in "".join(problems(f"[upstreams.a]\npreset = 'openai'\nkey = {{ x = '{CANARY}' }}"))
 
@@ -233,14 +233,14 @@ def test_a_preset_is_a_whole_upstream(name: str) -> None:
     assert "{" not in found.base_url
 
 
-def test_raw_tokens_are_read_where_models_may_write_them() -> None:
+def test_presets_read_raw_tool_calls_where_models_may_write_them() -> None:
     names = {name: config(f"[upstreams.x]\npreset = '{name}'\nregion = 'us-east-1'").upstreams["x"] for name in PRESETS}
     auto = {name for name, upstream in names.items() if upstream.settings.raw_tools == "auto"}
     assert auto == {"moonshot", "vllm", "sglang", "openrouter", "ollama"}
     assert names["openai"].settings.raw_tools == "off"
 
 
-def test_three_lines_are_a_set_up() -> None:
+def test_three_lines_are_a_complete_configuration() -> None:
     found = config(KIMI, {"MOONSHOT_API_KEY": "sk-1"})
     [target] = found.routes.resolve("kimi-k2.5")
     assert (target.upstream.base_url, target.model) == ("https://api.moonshot.ai", "kimi-k2.5")
@@ -260,14 +260,14 @@ def test_three_lines_are_a_set_up() -> None:
         ("bedrock", "https://x.test/prefix", "https://x.test/prefix/model/m/converse"),
     ],
 )
-def test_an_address_may_end_where_its_sdk_wants_it(dialect: str, given: str, path: str) -> None:
+def test_a_base_url_may_end_with_its_version_or_without(dialect: str, given: str, path: str) -> None:
     from dragoman.dialects.base import ApiRequest
 
     found = config(f"[upstreams.x]\ndialect = '{dialect}'\nbase_url = '{given}'").upstreams["x"]
     assert found.base_url + found.dialect.binding.wrap(ApiRequest("generate", "m", False, {})).path == path
 
 
-def test_who_names_credentials_does_not_get_those_of_the_preset_too() -> None:
+def test_configured_credentials_replace_those_of_the_preset() -> None:
     base = "[upstreams.x]\npreset = 'kiro'\n"
     assert [login.source for login in config(base).upstreams["x"].logins] == ["auto"]
     keyed = config(base + "key = 'env:KIRO'").upstreams["x"]
@@ -276,7 +276,7 @@ def test_who_names_credentials_does_not_get_those_of_the_preset_too() -> None:
     assert [(login.source, login.detail) for login in two] == [("cli", "/a:b"), ("store", "")]
 
 
-def test_regions_come_from_where_their_services_have_them() -> None:
+def test_a_missing_region_comes_from_the_profile_arn_or_the_environment() -> None:
     arn = "settings = { profile_arn = 'arn:aws:codewhisperer:eu-central-1:123456789012:profile/ABCDEFGHIJKL' }"
     kiro = "[upstreams.x]\npreset = 'kiro'\n"
     assert config(kiro).upstreams["x"].base_url == "https://q.us-east-1.amazonaws.com"
@@ -287,13 +287,13 @@ def test_regions_come_from_where_their_services_have_them() -> None:
     assert [login.source for login in bedrock.logins] == ["aws"]
 
 
-def test_bedrocks_bearer_token_goes_first() -> None:
+def test_the_bearer_token_of_bedrock_takes_precedence() -> None:
     environ = {"AWS_REGION": "eu-west-1", "AWS_BEARER_TOKEN_BEDROCK": "t"}
     found = config("[upstreams.x]\npreset = 'bedrock'\n", environ).upstreams["x"]
     assert ([key.shown for key in found.keys], found.logins) == (["env:AWS_BEARER_TOKEN_BEDROCK"], ())
 
 
-def test_proxies_and_authorities_of_the_environment_hold_unless_the_file_says_otherwise() -> None:
+def test_the_file_overrides_proxies_and_certificates_of_the_environment() -> None:
     environ = {"HTTPS_PROXY": "http://u:p@box:1", "NO_PROXY": "api.openai.com", "SSL_CERT_FILE": "/ca.pem"}
     text = "".join(f"[upstreams.{name}]\npreset = '{name}'\n" for name in ("anthropic", "openai", "vllm", "simulator"))
     found = config(
@@ -316,7 +316,7 @@ def test_a_key_goes_into_the_header_of_its_dialect() -> None:
 # --- no configuration
 
 
-def test_with_no_configuration_the_simulator_answers_for_every_name() -> None:
+def test_without_configuration_the_simulator_serves_every_model() -> None:
     found = config("")
     assert {upstream.kind for upstream in found.upstreams.values()} == {"simulator"}
     assert found.routes.names()
@@ -326,7 +326,7 @@ def test_with_no_configuration_the_simulator_answers_for_every_name() -> None:
     assert found.routes.resolve("claude-sonnet-4.5")[0].upstream.dialect.name == "kiro"
 
 
-def test_settings_of_the_server_alone_keep_the_simulator() -> None:
+def test_server_settings_without_upstreams_keep_the_simulator() -> None:
     assert "simulator" in config("[server]\nport = 1").upstreams
     assert "simulator" not in config(KIMI).upstreams
 
@@ -367,7 +367,7 @@ def test_a_file_that_the_configuration_names_must_be_there(tmp_path: Path) -> No
         load_config(path, {"HOME": str(tmp_path), "SSL_CERT_FILE": "/none"})
 
 
-def test_a_mark_at_the_beginning_of_the_file_is_no_mistake(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_bytes(b"\xef\xbb\xbf[server]\r\nport = 5\r\n")
     assert load_config(path, {"HOME": str(tmp_path)}).server.port == 5
@@ -381,7 +381,7 @@ def blocks() -> list[str]:
 
 
 @pytest.mark.parametrize("text", blocks())
-def test_the_examples_of_the_page_load(text: str, tmp_path: Path) -> None:
+def test_the_examples_in_the_documentation_load(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(text, encoding="utf-8")
     found = load_with_origins(path, {"HOME": str(tmp_path)}).config
@@ -404,7 +404,7 @@ KEYS: dict[str, type[Struct]] = {  # every table of the file, and the Struct tha
 }
 
 
-def test_the_page_shows_every_key_there_is() -> None:
+def test_the_documentation_shows_every_setting() -> None:
     text = max(blocks(), key=len)
     tree = tomllib.loads(re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE))
     for table, shape in KEYS.items():
@@ -423,7 +423,7 @@ def _nodes(tree: Any, way: list[str]) -> list[dict[str, Any]]:
     return [node for name in names if name in tree for node in _nodes(tree[name], way[1:])]
 
 
-def test_the_page_has_every_preset_with_its_address() -> None:
+def test_the_documentation_has_every_preset_with_its_address() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     for name, preset in PRESETS.items():
         assert f"`{preset['dialect']}`" in rows[name]
@@ -458,7 +458,7 @@ _VARIABLES = st.lists(_NAMES, min_size=1, max_size=4).map(lambda parts: "DRAGOMA
 @given(
     _TREES, st.dictionaries(_VARIABLES, st.text(max_size=8), max_size=4), st.dictionaries(_NAMES, _VALUES, max_size=2)
 )
-def test_whatever_is_said_it_is_a_configuration_or_a_configuration_error(
+def test_any_input_is_a_configuration_or_a_configuration_error(
     tree: dict[str, Any], environ: dict[str, str], flags: dict[str, Any]
 ) -> None:
     from dragoman.gateway.show import setting_lines, toml_value

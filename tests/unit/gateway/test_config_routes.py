@@ -1,4 +1,4 @@
-"""Which upstream answers for which model."""
+"""Routes from models to upstreams, positions of keys in TOML files, and `dragoman config`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_model_finds_its_targets(model: str, found: list[str]) -> None:
     assert targets(model) == found
 
 
-def test_the_default_takes_what_nobody_else_does() -> None:
+def test_the_default_gets_models_without_a_route() -> None:
     assert targets("unheard-of", SET_UP + DEFAULT_ROUTE) == ["kimi:kimi-k2", "router:moonshotai/kimi-k2"]
     assert targets("gpt-5", SET_UP + DEFAULT_ROUTE)[0] == "kiro:gpt-5"
 
@@ -94,14 +94,14 @@ def test_l7_a_request_without_a_model_is_a_400() -> None:
     assert (caught.value.fault.status, caught.value.fault.at) == (400, "model")
 
 
-def test_an_unknown_name_is_told_with_the_names_near_it() -> None:
+def test_an_unknown_model_is_reported_with_similar_names() -> None:
     with pytest.raises(UnknownModel, match="similar names: claude-3-haiku-exact"):
         config(SET_UP).routes.resolve("cloude-3-haiku-exact")
     with pytest.raises(UnknownModel, match="known models: claude-3-haiku-exact"):
         config(SET_UP).routes.resolve("zzzz")
 
 
-def test_a_lone_upstream_that_lists_nothing_takes_every_name() -> None:
+def test_a_single_upstream_without_a_model_list_gets_every_model() -> None:
     lone = '[upstreams.box]\npreset = "vllm"\n'
     assert targets("whatever/it-is", lone) == ["box:whatever/it-is"]
     with pytest.raises(UnknownModel):
@@ -155,7 +155,7 @@ def test_the_environments_proxy(address: str, environ: dict[str, str], found: st
     assert proxy_variable(address, environ) == found
 
 
-def test_loopback_is_known_by_every_name() -> None:
+def test_every_notation_of_loopback_is_recognized() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "localhost", "LOCALHOST.", "::1", "[::1]")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "", "10.0.0.1", "localhost.evil.test", "1270.0.1")))
 
@@ -211,7 +211,7 @@ def keys_of(tree: Any, at: KeyPath = ()) -> set[KeyPath]:
 
 
 @pytest.mark.parametrize("text", [HARD, HARD.replace("\n", "\r\n")], ids=["lf", "crlf"])
-def test_every_key_of_a_hard_text_is_found(text: str) -> None:
+def test_every_key_of_a_difficult_text_is_found(text: str) -> None:
     assert set(line_numbers(text)) == keys_of(tomllib.loads(text))
 
 
@@ -268,7 +268,7 @@ def test_every_key_of_any_tree_is_found(tree: dict[str, Any]) -> None:
 
 
 @given(st.text(st.sampled_from("[]{}=.,#\"'\n a1\\"), max_size=40))
-def test_no_text_at_all_makes_it_stumble(text: str) -> None:
+def test_no_text_raises_an_exception(text: str) -> None:
     line_numbers(text)
 
 
@@ -300,7 +300,7 @@ def test_path_names_the_file_that_is_read(file: Path, tmp_path: Path, capsys: py
     assert json.loads(capsys.readouterr().out) == {"path": str(tmp_path / "x"), "exists": False}
 
 
-def test_check_says_what_is_wrong_and_exits_with_3(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_problems_and_exits_with_3(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(KIMI + "basee_url = 'x'\nx = 1\n")
     assert run("check") == 3
     out, error = capsys.readouterr()
@@ -308,12 +308,12 @@ def test_check_says_what_is_wrong_and_exits_with_3(file: Path, capsys: pytest.Ca
     assert f"{file}:4: upstreams.kimi.basee_url: there is no such key (did you mean base_url?)" in error
     assert f"{file}:5: " in error
     assert run("check", "--json") == 3
-    told = json.loads(capsys.readouterr().out)
-    assert not told["ok"]
-    assert [problem["line"] for problem in told["problems"]] == [4, 5]
+    report = json.loads(capsys.readouterr().out)
+    assert not report["ok"]
+    assert [problem["line"] for problem in report["problems"]] == [4, 5]
 
 
-def test_check_of_a_good_file_warns_of_what_is_not_set(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_valid_file_warns_of_unset_variables(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(KIMI)
     assert run("check") == 0
     assert "upstreams.kimi.key: environment variable NO_SUCH_KEY is not set" in capsys.readouterr().err
@@ -321,7 +321,7 @@ def test_check_of_a_good_file_warns_of_what_is_not_set(file: Path, capsys: pytes
     assert json.loads(capsys.readouterr().out)["ok"] is True
 
 
-def test_check_without_a_file_is_good(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_without_a_file_succeeds(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check") == 0
     assert "built-in" in capsys.readouterr().err
 
@@ -395,7 +395,7 @@ _SETTINGS = st.dictionaries(
 
 
 def merged(low: Any, high: Any) -> Any:
-    """What is meant: tables mingle, everything else is replaced."""
+    """Return the expected result: tables are merged, every other value is replaced."""
     if not isinstance(low, dict) or not isinstance(high, dict):
         return high
     return {**low, **{name: merged(low[name], value) if name in low else value for name, value in high.items()}}
@@ -411,22 +411,22 @@ def test_a_flat_tree_becomes_the_tree_again(tree: dict[str, Any]) -> None:
 
 
 @given(_SETTINGS, _SETTINGS)
-def test_tables_mingle_and_everything_else_is_replaced(low: dict[str, Any], high: dict[str, Any]) -> None:
+def test_tables_are_merged_and_other_values_are_replaced(low: dict[str, Any], high: dict[str, Any]) -> None:
     assert nest_leaves(merge_layers(_flat(low), _flat(high))) == merged(low, high)
 
 
 @given(_SETTINGS, _SETTINGS, _SETTINGS)
-def test_it_does_not_matter_which_two_layers_are_stacked_first(a: Any, b: Any, c: Any) -> None:
+def test_merging_layers_is_associative(a: Any, b: Any, c: Any) -> None:
     one, two, three = map(_flat, (a, b, c))
     assert nest_leaves(merge_layers(one, two, three)) == merged(merged(a, b), c)
 
 
-def test_variables_find_names_with_hyphens_dots_and_capitals() -> None:
+def test_variables_match_names_with_hyphens_dots_and_capitals() -> None:
     below = _flat({"upstreams": {"My-Box.1": {"key": "x"}}})
     found, _ = from_environment({"DRAGOMAN_UPSTREAMS__MY_BOX_1__KEY": "y"}, below, ["upstreams"])
     assert list(found) == [("upstreams", "My-Box.1", "key")]
 
 
-def test_two_variables_that_contradict_each_other_are_no_crash() -> None:
+def test_two_contradicting_variables_do_not_crash() -> None:
     found, _ = from_environment({"DRAGOMAN_SERVER": "x", "DRAGOMAN_SERVER__PORT": "1"}, {}, ["server"])
     assert nest_leaves(found) == {"server": {"port": "1"}}

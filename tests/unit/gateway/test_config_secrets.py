@@ -1,4 +1,4 @@
-"""Secrets: found by reference, kept from every eye."""
+"""Secrets of the configuration: references are resolved, values are never shown."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def python(code: str) -> str:
     return f'cmd:{sys.executable} -c "{code}"'
 
 
-def test_each_reference_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_scheme_of_reference_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "key").write_text(f"{CANARY}\n")
     keyring = ModuleType("keyring")
     keyring.get_password = lambda service, name: CANARY if (service, name) == ("a/b", "c") else None  # type: ignore[attr-defined]
@@ -58,7 +58,7 @@ def test_each_reference_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert named(text, tmp_path, KEY=CANARY).reveal() == CANARY
 
 
-def test_it_is_looked_up_when_first_needed_and_once(tmp_path: Path) -> None:
+def test_a_secret_is_read_once_at_its_first_use(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("one")
     secret = named("file:key", tmp_path)
     assert secret.revealed is None
@@ -72,7 +72,7 @@ def test_it_is_looked_up_when_first_needed_and_once(tmp_path: Path) -> None:
     assert secret.reveal() == "three"
 
 
-def test_many_who_need_it_at_once_run_its_command_once(tmp_path: Path) -> None:
+def test_concurrent_first_uses_run_the_command_once(tmp_path: Path) -> None:
     secret = named(python("open('runs', 'a').write('x'); print('key')"), tmp_path)
     threads = [threading.Thread(target=secret.reveal) for _ in range(5)]
     for thread in threads:
@@ -87,7 +87,7 @@ def test_many_who_need_it_at_once_run_its_command_once(tmp_path: Path) -> None:
     [literal_secret(CANARY), named("env:KEY", KEY=CANARY), named(f"cmd:echo {CANARY}")],
     ids=["literal", "env", "cmd"],
 )
-def test_no_way_of_looking_at_it_shows_it(secret: ConfiguredSecret) -> None:
+def test_no_representation_shows_the_secret(secret: ConfiguredSecret) -> None:
     assert secret.reveal() == CANARY
     looks = [
         repr(secret),
@@ -104,7 +104,7 @@ def test_no_way_of_looking_at_it_shows_it(secret: ConfiguredSecret) -> None:
             write(secret)
 
 
-def test_a_complaint_does_not_show_it_either() -> None:
+def test_an_error_does_not_show_the_secret() -> None:
     with pytest.raises(SecretUnavailable) as caught:
         named(f"cmd:false {CANARY}").reveal()
     assert isinstance(caught.value, ConfigError)
@@ -127,7 +127,7 @@ def test_a_complaint_does_not_show_it_either() -> None:
         ("cmd:true", "cmd:true: the value is empty"),
     ],
 )
-def test_a_reference_that_leads_nowhere_says_why(
+def test_an_unavailable_secret_is_reported_with_its_reason(
     text: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "keyring", None)
@@ -141,13 +141,13 @@ def test_a_reference_that_leads_nowhere_says_why(
 @pytest.mark.parametrize(
     "text", ["env:", "env:A B", "env:$A", "file:", "keyring:a", "keyring:/a", "keyring:a/", "cmd:", "cmd:'x"]
 )
-def test_a_reference_that_cannot_be_right_is_refused_at_once(text: str) -> None:
+def test_a_malformed_reference_is_refused_at_once(text: str) -> None:
     with pytest.raises(BadReference):
         parse_reference(text, around(Path("/")))
 
 
 @pytest.mark.parametrize("text", ["sk-1", "", "vault:x", "ENV:X", "https://x"])
-def test_other_texts_are_no_references(text: str) -> None:
+def test_other_texts_are_not_references(text: str) -> None:
     assert parse_reference(text, around(Path("/"))) is None
 
 
@@ -156,33 +156,33 @@ def test_no_shell_reads_a_command(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
-    told = tmp_path / "pid"
+def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
     child = (
         "import pathlib, subprocess, sys, time;"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
-        f"part = pathlib.Path({str(told)!r} + '.part'); part.write_text(str(child.pid)); part.rename({str(told)!r});"
+        f"part = pathlib.Path({str(pid_file)!r} + '.part'); part.write_text(str(child.pid)); part.rename({str(pid_file)!r});"
         "time.sleep(600)"
     )
     for seconds in (0.5, 2.0, 8.0, 32.0):  # a busy machine may end it before it has a child
         with pytest.raises(SecretUnavailable, match=rf"the command did not end within {seconds:g} s"):
             named(python(child), tmp_path, timeout=seconds).reveal()
-        if told.exists():
+        if pid_file.exists():
             break
-    wait_until(lambda: not is_alive(int(told.read_text())))
+    wait_until(lambda: not is_alive(int(pid_file.read_text())))
 
 
-def test_a_command_that_leaves_a_child_with_our_pipe_does_not_hold_us(tmp_path: Path) -> None:
+def test_a_child_that_keeps_the_pipe_open_does_not_block(tmp_path: Path) -> None:
     leaves = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
     with pytest.raises(SecretUnavailable):  # and not after the child's ten minutes
         named(python(leaves), tmp_path, timeout=1.0).reveal()
 
 
-def test_what_a_command_is_given_is_shown_to_nobody() -> None:
+def test_arguments_of_a_command_are_masked() -> None:
     assert named(f"cmd:vault read {CANARY}").shown == "cmd:vault ***"
 
 
-def test_secrets_are_equal_if_they_say_the_same() -> None:
+def test_secrets_with_equal_references_are_equal() -> None:
     assert named("env:A") == named("env:A")
     assert named("env:A") != named("env:B")
     assert named("cmd:x a") != named("cmd:x b")

@@ -1,4 +1,4 @@
-"""Which connection gives way, and that finding it takes the same work however many there are."""
+"""Which connection is closed when there are too many, and that finding it takes constant time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from dragoman.wire.http import HttpRequest
 from tests.gateway.harness import KEY, parse_config, upstream_config
 
 
-class One:
+class FakeConnection:
     def __init__(self, peer: str, *, busy: bool = False) -> None:
         self.peer, self.is_busy = peer, busy
         self.since, self.idle_since = 0.0, 1.0
@@ -47,9 +47,9 @@ class One:
         self.closed = True
 
 
-def filled(*peers: str) -> tuple[Any, list[One]]:
+def filled(*peers: str) -> tuple[Any, list[FakeConnection]]:
     connections: Any = ConnectionRegistry()
-    members = [One(peer) for peer in peers]
+    members = [FakeConnection(peer) for peer in peers]
     for member in members:
         connections.add(member)
         connections.mark_received(member)
@@ -57,7 +57,7 @@ def filled(*peers: str) -> tuple[Any, list[One]]:
 
 
 @pytest.mark.parametrize("peer", ["", "late"])
-def test_s11_to_shed_one_of_many_takes_no_more_steps_than_one_of_few(peer: str) -> None:
+def test_s11_closing_one_of_many_connections_takes_as_many_steps_as_one_of_few(peer: str) -> None:
     """S11: for a peer with too many connections, those of all others were looked at, for each new one."""
 
     def work(others: int) -> int:
@@ -67,9 +67,9 @@ def test_s11_to_shed_one_of_many_takes_no_more_steps_than_one_of_few(peer: str) 
     assert work(5000) <= work(10) + 5
 
 
-def test_a_roster_counts_a_renamed_connection_for_the_client_and_keeps_what_it_has_done() -> None:
+def test_a_connection_with_a_new_client_address_is_counted_there_and_keeps_its_state() -> None:
     connections, (first, second) = filled("proxy", "proxy")
-    silent = One("proxy")
+    silent = FakeConnection("proxy")
     connections.add(silent)
     for member in (first, second, silent):
         connections.move_to_peer(member, "client")
@@ -87,7 +87,7 @@ def test_a_roster_counts_a_renamed_connection_for_the_client_and_keeps_what_it_h
     assert len(connections) == 0 and connections._by_peer == {} and connections.unadmitted == 0
 
 
-def test_s11_one_turn_does_not_shed_a_connection_whose_request_was_just_read() -> None:
+def test_s11_a_connection_whose_request_was_just_read_is_not_closed() -> None:
     """S11: a flood of 64 connections in one turn closed all that had sent something, a client with a key among them."""
 
     async def run() -> None:
@@ -112,24 +112,24 @@ def test_s11_one_turn_does_not_shed_a_connection_whose_request_was_just_read() -
     asyncio.run(run())
 
 
-def test_s1_a_large_body_does_not_give_way_to_many_small_requests() -> None:
-    """S1: when requests were too many, the one with most bytes had to go, whoever had sent the others."""
+def test_s1_many_small_requests_do_not_displace_a_large_body() -> None:
+    """S1: with too many requests, the one with most bytes was refused, regardless of who had sent the others."""
     refused: list[str] = []
 
-    def told(name: str) -> Callable[[Fault], None]:
+    def on_refused(name: str) -> Callable[[Fault], None]:
         return lambda _: refused.append(name)
 
     pool = UnprovenPool(4, 1000)
-    pool.enter("first", told("first")).reserve(1)
-    pool.enter("boto3", told("boto3")).reserve(900)
+    pool.enter("first", on_refused("first")).reserve(1)
+    pool.enter("boto3", on_refused("boto3")).reserve(900)
     for number in range(4):
-        pool.enter(f"bot {number}", told(f"bot {number}")).reserve(1)
+        pool.enter(f"bot {number}", on_refused(f"bot {number}")).reserve(1)
     assert refused == ["first", "boto3"]  # the oldest, since all have one
-    pool.enter("bot 3", told("again"))
+    pool.enter("bot 3", on_refused("again"))
     assert refused[2:] == ["bot 3"]  # now it has two
 
 
-def test_in_a_full_pool_the_oldest_of_equals_gives_way_not_the_newcomer() -> None:
+def test_the_oldest_of_equal_connections_is_closed_not_the_new_one() -> None:
     refused: list[int] = []
     pool = UnprovenPool(3, 1000)
     for number in range(6):
@@ -140,7 +140,7 @@ def test_in_a_full_pool_the_oldest_of_equals_gives_way_not_the_newcomer() -> Non
 def test_grace_counts_from_when_a_connection_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roster_module, "_SHORT_GRACE", 0.0)
     connections: Any = ConnectionRegistry()
-    fresh = One("peer")
+    fresh = FakeConnection("peer")
     fresh.since = monotonic()
     connections.add(fresh)
     assert connections.shed() is ShedResult.LATER and connections.shed("peer") is ShedResult.LATER
@@ -149,7 +149,7 @@ def test_grace_counts_from_when_a_connection_was_made(monkeypatch: pytest.Monkey
     assert connections.shed("peer") is ShedResult.NOTHING
 
 
-def test_slow_bodies_give_way_when_all_connections_have_requests_and_others_do_not() -> None:
+def test_only_slow_bodies_are_closed_when_all_connections_have_requests() -> None:
     connections, members = filled("a", "a", "b")
     for member in members:
         member.is_busy = True
@@ -165,7 +165,7 @@ def test_slow_bodies_give_way_when_all_connections_have_requests_and_others_do_n
 def test_a_connection_whose_bytes_wait_to_be_read_is_not_closed_as_silent() -> None:
     """A flood of connections makes the system hand over new ones before their bytes have come, or have been read."""
     connections: Any = ConnectionRegistry()
-    first, second = One("a"), One("a")
+    first, second = FakeConnection("a"), FakeConnection("a")
     for member in (first, second):
         connections.add(member)
     connections.shorten_grace(second)
@@ -182,7 +182,7 @@ def test_a_connection_whose_bytes_wait_to_be_read_is_not_closed_as_silent() -> N
 RESPONSES = registry.get("responses")
 
 
-def test_the_number_is_bounded_and_the_oldest_goes_first() -> None:
+def test_the_number_of_holders_is_bounded_and_the_oldest_is_removed_first() -> None:
     holders, holder = ResponseHolders(most=2), ResponseHolder("me", "one", "http://one", "key")
     for name in ("a", "b", "a", "c", ""):
         holders.remember(name, holder)
@@ -191,7 +191,7 @@ def test_the_number_is_bounded_and_the_oldest_goes_first() -> None:
 
 
 @pytest.mark.parametrize("key", ["mine", "theirs"])
-def test_l15_an_answer_of_another_key_is_not_found(key: str) -> None:
+def test_l15_a_response_of_another_key_is_not_found(key: str) -> None:
     """Also where a single upstream would be asked for an id that is not known."""
     request = HttpRequest("GET", "/v1/responses/resp_1")
     holders = ResponseHolders()
@@ -217,7 +217,7 @@ def test_l15_an_answer_of_another_key_is_not_found(key: str) -> None:
     ("path", "status"), [("/v1/responses", 426), ("/openai/v1/responses", 426), ("/v1/models", 400)]
 )
 @pytest.mark.parametrize("extension", [True, False])
-def test_l33_under_asgi_a_websocket_offer_is_refused_as_well_as_the_server_can(
+def test_l33_under_asgi_a_websocket_is_refused_as_well_as_the_server_can(
     extension: bool, path: str, status: int, tmp_path: Path
 ) -> None:
     gateway = Gateway(parse_config(upstream_config("one", "responses", "http://127.0.0.1:1")), key=KEY, state=tmp_path)
@@ -264,7 +264,7 @@ def test_a_burst_that_is_over_is_trimmed_once(load: MemoryBudget) -> None:
     assert len(done) == 1
 
 
-def test_small_requests_are_never_worth_it(load: MemoryBudget) -> None:
+def test_small_requests_do_not_trigger_a_trim(load: MemoryBudget) -> None:
     done: list[int] = []
     trimmer = Trimmer(load, lambda: done.append(1))
     for second in range(100):
@@ -299,7 +299,7 @@ def test_bursts_one_after_the_other_are_trimmed_seconds_apart(load: MemoryBudget
     assert len(done) == 4
 
 
-def test_the_real_one_does_no_harm(load: MemoryBudget) -> None:
+def test_the_real_trim_does_not_fail(load: MemoryBudget) -> None:
     account = load.enter()
     account.reserve(8 * MIB)
     account.leave()
@@ -332,7 +332,7 @@ def read(data: bytes) -> Conversation:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_stored_conversation_counts_for_what_it_takes(name: str) -> None:
+def test_the_size_of_a_stored_conversation_is_its_memory(name: str) -> None:
     data = jsonio.encode({"model": "m", "input": SHAPES[name]})
     read(data)  # what is made once is made
     memory = ResponseStore()

@@ -1,4 +1,4 @@
-"""The gateway's own key: made once, by one, for nobody else's eyes."""
+"""The key of the gateway: created once, by one process, readable by its user only."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.usefixtures("open_umask")
-def test_the_first_run_makes_a_key_and_the_next_finds_it(tmp_path: Path) -> None:
+def test_the_first_run_creates_a_key_and_the_next_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "state" / "dragoman" / "key"
     key = load_or_create_key(path).reveal()
     assert key.startswith("dgm_") and len(key) >= 47
@@ -50,7 +50,9 @@ def test_the_first_run_makes_a_key_and_the_next_finds_it(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("open_umask")
-def test_at_no_moment_is_it_readable_by_others_or_half_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_file_is_never_readable_by_others_or_incomplete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[str, int, bool]] = []
     real = os.fsync
 
@@ -81,11 +83,11 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("key", b"old")]
 
 
-def _mint(path: str, queue: object) -> None:
+def _create_key(path: str, queue: object) -> None:
     queue.put(load_or_create_key(Path(path)).reveal())  # type: ignore[attr-defined]
 
 
-def test_many_first_runs_at_once_agree_on_one_key(tmp_path: Path) -> None:
+def test_concurrent_threads_create_one_key(tmp_path: Path) -> None:
     path, keys = tmp_path / "state" / "key", []
     barrier = threading.Barrier(8)
 
@@ -102,10 +104,10 @@ def test_many_first_runs_at_once_agree_on_one_key(tmp_path: Path) -> None:
     assert set(keys) == {load_or_create_key(path).reveal()}
 
 
-def test_processes_agree_too(tmp_path: Path) -> None:
+def test_concurrent_processes_create_one_key(tmp_path: Path) -> None:
     context = get_context("spawn")
     queue = context.Queue()
-    processes = [context.Process(target=_mint, args=(str(tmp_path / "s" / "key"), queue)) for _ in range(2)]
+    processes = [context.Process(target=_create_key, args=(str(tmp_path / "s" / "key"), queue)) for _ in range(2)]
     for process in processes:
         process.start()
     found = {queue.get(timeout=30) for _ in processes}
@@ -114,13 +116,13 @@ def test_processes_agree_too(tmp_path: Path) -> None:
     assert len(found) == 1
 
 
-def test_a_loose_folder_is_made_private(tmp_path: Path) -> None:
+def test_a_folder_that_others_can_read_is_made_private(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir(mode=0o755)
     load_or_create_key(tmp_path / "state" / "key")
     assert mode(tmp_path / "state") == 0o700
 
 
-def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
+def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "key"
     load_or_create_key(path)
     path.chmod(0o640)
@@ -129,7 +131,7 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
     assert "chmod 600" in caught.value.hint
 
 
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text("planted-key-of-someone")
     (tmp_path / "elsewhere").chmod(0o600)
     (tmp_path / "key").symlink_to(tmp_path / "elsewhere")
@@ -141,15 +143,13 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_an_empty_key_file_is_no_key(tmp_path: Path) -> None:
+def test_an_empty_key_file_is_refused(tmp_path: Path) -> None:
     write_private(tmp_path / "key", b"\n")
     with pytest.raises(ConfigError, match="the file has no key"):
         load_or_create_key(tmp_path / "key")
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_with_a_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_is_not_writable_is_an_error_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -158,12 +158,12 @@ def test_a_folder_that_cannot_be_written_is_an_error_with_a_remedy(
         load_or_create_key(tmp_path / "state" / "dragoman" / "key")
 
 
-def test_read_private_gives_what_was_written(tmp_path: Path) -> None:
+def test_read_private_returns_the_written_bytes(tmp_path: Path) -> None:
     write_private(tmp_path / "x", b"\x00\xff")
     assert read_private(tmp_path / "x") == b"\x00\xff"
 
 
-def test_a_configured_key_goes_before_the_minted_one(tmp_path: Path) -> None:
+def test_a_configured_key_overrides_the_generated_one(tmp_path: Path) -> None:
     key = literal_secret("0123456789abcdef")
     assert gateway_key(key, tmp_path / "key") is key
     assert not (tmp_path / "key").exists()
@@ -173,13 +173,13 @@ def test_a_configured_key_goes_before_the_minted_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["tiny-key", "changeme-changeme-changeme", "your-api-key-goes-here", "PLACEHOLDER-0123456789"]
 )
-def test_a_key_that_everybody_could_guess_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_key_that_is_easy_to_guess_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"server\.key: .*too short, too simple, or a placeholder") as caught:
         gateway_key(literal_secret(text), tmp_path / "key")
     assert text not in str(caught.value)
 
 
-def test_places_follow_xdg_and_home() -> None:
+def test_folders_follow_xdg_and_home() -> None:
     found = app_folders({"HOME": "/h"})
     assert (str(found.config_file), str(found.key_file)) == (
         "/h/.config/dragoman/config.toml",
@@ -196,7 +196,7 @@ def test_places_follow_xdg_and_home() -> None:
     assert app_folders({"HOME": "/h", "XDG_CONFIG_HOME": "relative"}) == app_folders({"HOME": "/h"})
 
 
-def test_a_secret_type_is_what_comes_back(tmp_path: Path) -> None:
+def test_the_key_is_returned_as_a_configured_secret(tmp_path: Path) -> None:
     key = load_or_create_key(tmp_path / "key")
     assert isinstance(key, ConfiguredSecret)
     assert key.reveal() not in repr(key)

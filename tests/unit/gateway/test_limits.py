@@ -1,4 +1,4 @@
-"""How much of anything a request may have: refused with the limit and its setting, and cheap to find out."""
+"""Limits of requests: a refusal names the limit and its setting, and checks are cheap. Also admission and retries."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_tree_is_refused_exactly_when_it_is_too_deep_or_too_large(tree: Any, d
 
 
 @given(trees, st.integers(1, 30), st.booleans())
-def test_text_is_refused_only_when_it_holds_more_values_than_may_be(tree: Any, nodes: int, ascii_only: bool) -> None:
+def test_text_is_refused_only_if_it_has_too_many_values(tree: Any, nodes: int, ascii_only: bool) -> None:
     text = json.dumps(tree, ensure_ascii=ascii_only, separators=(",", ":")).encode()
     _, many = counted(tree)
     try:
@@ -113,7 +113,7 @@ def test_text_is_refused_only_when_it_holds_more_values_than_may_be(tree: Any, n
 
 
 @pytest.mark.parametrize("kind", ["list", "dict"])
-def test_128_levels_are_taken_and_129_are_not(kind: str) -> None:
+def test_128_levels_are_accepted_and_129_are_not(kind: str) -> None:
     check_tree(nested(128, kind), 1, LIMITS)
     with pytest.raises(MalformedRequest, match=r"128 levels deep.*server\.limits\.depth"):
         check_tree(nested(129, kind), 1, LIMITS)
@@ -159,7 +159,7 @@ def tool(schema: Any = None, name: str = "t") -> ToolSpec:
         ),
     ],
 )
-def test_what_is_too_much_of_a_tool_is_refused_at_its_place(found: Any, words: str) -> None:
+def test_a_tool_over_a_limit_is_refused_with_its_location(found: Any, words: str) -> None:
     with pytest.raises(DragomanError, match=words) as refused:
         check(conversation(tools=found), found)
     assert refused.value.fault.status in (400, 413)
@@ -176,11 +176,11 @@ def test_what_is_too_much_of_a_tool_is_refused_at_its_place(found: Any, words: s
         tool({"description": "x" * 200_000}),
     ],
 )
-def test_what_is_within_the_limits_passes(found: ToolSpec) -> None:
+def test_a_tool_within_the_limits_passes(found: ToolSpec) -> None:
     check(conversation(tools=(found,) * 3), (found,) * 3)
 
 
-def test_more_messages_than_may_be_are_refused() -> None:
+def test_too_many_messages_are_refused() -> None:
     one = Message("user", (Text("x"),))
     check(Conversation("m", (one,) * 2048))
     with pytest.raises(
@@ -192,7 +192,7 @@ def test_more_messages_than_may_be_are_refused() -> None:
 # --- all together
 
 
-def test_what_is_held_is_limited_and_always_given_back() -> None:
+def test_reserved_memory_is_limited_and_always_released() -> None:
     load = MemoryBudget(RequestLimits(in_flight=1024 * 1024, streams=2))
     one, two = load.enter(), load.enter()
     one.reserve(1_000_000)
@@ -214,7 +214,7 @@ def test_what_is_held_is_limited_and_always_given_back() -> None:
 # --- what it costs
 
 
-def test_looking_costs_a_small_part_of_reading() -> None:
+def test_the_check_costs_a_small_part_of_parsing() -> None:
     """200 messages, 507 KB: a few instructions for a value, however long it is."""
     body = jsonio.encode({"messages": [{"role": "user", "content": "word " * 500}] * 200})
     tree = jsonio.decode(body)
@@ -223,7 +223,7 @@ def test_looking_costs_a_small_part_of_reading() -> None:
     assert nodes == 602 and count_instructions(lambda: check_tree(tree, len(body), LIMITS)) < 25 * nodes
 
 
-def test_looking_at_twenty_megabytes_is_linear() -> None:
+def test_the_check_of_twenty_megabytes_is_linear() -> None:
     def text(size: int) -> bytes:
         return jsonio.encode({"messages": [{"role": "user", "content": '{"a":[1,2,{}]},' * 200}] * (size // 4000)})
 
@@ -263,8 +263,8 @@ KEY = "dgm_a-key-for-the-gate-0123456789"
 OURS: Headers = (("host", "localhost"), ("x-api-key", KEY), ("content-length", "2"))
 
 
-class Asking(Exchange[MemoryAccount]):
-    """An exchange that nobody carries."""
+class FakeExchange(Exchange[MemoryAccount]):
+    """An exchange without a connection."""
 
     async def body(self, limit: int, pace: BodyTimeout = DEFAULT_BODY_TIMEOUT) -> bytes:
         return b""
@@ -278,7 +278,7 @@ class Asking(Exchange[MemoryAccount]):
 def asking(
     headers: Headers, *, path: str = "/v1/messages", method: str = "POST", version: str = "1.1"
 ) -> Exchange[MemoryAccount]:
-    return Asking(HttpRequest(method, path, headers=headers), target=path, version=version, began=0.0)
+    return FakeExchange(HttpRequest(method, path, headers=headers), target=path, version=version, began=0.0)
 
 
 def admission() -> Admission:
@@ -299,7 +299,9 @@ def admission() -> Admission:
     ],
     ids=["key", "no key", "two lengths", "an encoding", "host", "version", "method", "target"],
 )
-def test_another_head_is_not_let_in_for_the_sake_of_one_that_was(headers: Headers, line: dict[str, str]) -> None:
+def test_a_different_request_head_is_checked_although_an_earlier_one_was_admitted(
+    headers: Headers, line: dict[str, str]
+) -> None:
     gate = admission()
     assert gate.judge_head(asking(OURS)) is None
     for _ in range(2):  # and a refusal teaches nothing
@@ -307,7 +309,7 @@ def test_another_head_is_not_let_in_for_the_sake_of_one_that_was(headers: Header
             gate.judge_head(asking(headers, **line))
 
 
-def test_an_encoding_beside_a_length_is_refused_though_each_was_let_in_alone() -> None:
+def test_transfer_encoding_with_content_length_is_refused_though_each_alone_was_admitted() -> None:
     gate = admission()
     chunked = (*OURS[:2], ("transfer-encoding", "chunked"))
     assert gate.judge_head(asking(chunked)) is None
@@ -316,7 +318,7 @@ def test_an_encoding_beside_a_length_is_refused_though_each_was_let_in_alone() -
         gate.judge_head(asking((*chunked, OURS[2])))
 
 
-def test_a_signature_is_judged_each_time() -> None:
+def test_a_signature_is_checked_each_time() -> None:
     gate = admission()
     signed = asking((("host", "localhost"), ("authorization", "AWS4-HMAC-SHA256 Credential=a/b/c/d/aws4_request")))
     for _ in range(2):
@@ -361,24 +363,28 @@ def test_the_numbers_of_the_policy_are_those_of_the_specification() -> None:
         (CooldownActive("later", 5.0, hinted=False), "key"),
     ],
 )
-def test_each_failure_has_one_answer(error: DragomanError, step: str) -> None:
+def test_each_error_has_one_retry_decision(error: DragomanError, step: str) -> None:
     assert retry_action(error) == step
 
 
-def test_waits_are_spread_between_a_fifth_of_a_second_and_two() -> None:
+def test_retry_delays_are_random_between_200_ms_and_two_seconds() -> None:
     for tries in range(6):
         waits = [RetrySettings().wait(Reset("x"), tries) or 0 for _ in range(300)]
         assert min(waits) >= 0.2 and max(waits) <= 2.0
         assert max(waits) - min(waits) > 0.1  # not all at once
     assert max(RetrySettings().wait(Reset("x"), 5) or 0 for _ in range(300)) > 1.5
-    said = [RetrySettings().wait(refused("rate_limit", 3.0), 2) or 0 for _ in range(100)]
-    assert max(said) - min(said) > 0.1
+    waits = [RetrySettings().wait(refused("rate_limit", 3.0), 2) or 0 for _ in range(100)]
+    assert max(waits) - min(waits) > 0.1
 
 
-@pytest.mark.parametrize(("said", "kept"), [(0.0, True), (7.0, True), (30.0, True), (30.1, False), (1.6e6, False)])
-def test_a_retry_after_within_half_a_minute_is_kept_to_and_a_longer_one_fails_at_once(said: float, kept: bool) -> None:
-    wait = RetrySettings().wait(refused("rate_limit", said), 0)
-    assert wait is None if not kept else wait is not None and max(said, 0.2) <= wait <= said + 0.4
+@pytest.mark.parametrize(
+    ("retry_after", "is_obeyed"), [(0.0, True), (7.0, True), (30.0, True), (30.1, False), (1.6e6, False)]
+)
+def test_a_retry_after_up_to_thirty_seconds_is_obeyed_and_a_longer_one_fails_at_once(
+    retry_after: float, is_obeyed: bool
+) -> None:
+    wait = RetrySettings().wait(refused("rate_limit", retry_after), 0)
+    assert wait is None if not is_obeyed else wait is not None and max(retry_after, 0.2) <= wait <= retry_after + 0.4
 
 
 def test_retries_are_a_fifth_of_the_traffic_and_three_in_any_case() -> None:
@@ -391,13 +397,13 @@ def test_retries_are_a_fifth_of_the_traffic_and_three_in_any_case() -> None:
     assert budget.allows(11.1)
 
 
-def test_a_client_hears_the_first_failure_or_who_is_ready_first() -> None:
+def test_a_client_gets_the_first_error_or_the_shortest_cooldown() -> None:
     first, second = Reset("first"), Reset("second")
     late, soon = CooldownActive("late", 60.0, hinted=True), CooldownActive("soon", 5.0, hinted=False)
     assert pick_error(None, first) is first
     assert pick_error(first, second) is first
     assert pick_error(first, soon) is first
-    assert pick_error(late, first) is first  # somebody was asked, and said something
+    assert pick_error(late, first) is first  # An error of an upstream takes precedence over a cooldown.
     assert pick_error(late, soon) is soon
     assert pick_error(soon, late) is soon
 
@@ -415,7 +421,7 @@ def test_a_client_hears_the_first_failure_or_who_is_ready_first() -> None:
         ({}, ["no object"], None),
     ],
 )
-def test_the_time_of_a_reset_is_found_where_services_say_it(
+def test_the_reset_time_is_read_from_headers_or_body(
     headers: dict[str, str], body: Json, seconds: float | None
 ) -> None:
     response = HttpResponse(429, tuple(headers.items()), jsonio.encode(body))

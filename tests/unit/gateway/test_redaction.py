@@ -1,4 +1,4 @@
-"""Secrets are kept out of addresses, documents and what upstreams say."""
+"""Secrets are masked in URLs, JSON documents and errors of upstreams."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ REDACTOR = Redactor(lambda: [SECRET, "my-own-secret/value"])
         ("key=", "key="),
     ],
 )
-def test_a_key_in_an_address_is_masked_by_its_name_however_that_is_spelt(given: str, masked: str) -> None:
+def test_a_key_in_a_url_is_masked_by_its_name_in_any_spelling(given: str, masked: str) -> None:
     assert REDACTOR.query(given) == masked
 
 
-def test_secrets_are_masked_wherever_they_stand_in_a_document() -> None:
+def test_secrets_are_masked_everywhere_in_a_document() -> None:
     given: Json = {"a": [{"why": f"x {SECRET}"}, [SECRET, 1, None]], "b": {"c": {"d": SECRET}}, "e": True}
     masked = {"a": [{"why": "x ***"}, ["***", 1, None]], "b": {"c": {"d": "***"}}, "e": True}
     assert REDACTOR.tree(given) == masked
 
 
-def test_an_upstreams_code_is_masked_like_its_words() -> None:
-    told = REDACTOR.fault(Fault("auth", f"no such key: {SECRET}", 401, code=f"bad:{SECRET}"))
-    assert (told.message, told.code) == ("no such key: ***", "bad:***")
+def test_the_error_code_of_an_upstream_is_masked_like_its_message() -> None:
+    masked_fault = REDACTOR.fault(Fault("auth", f"no such key: {SECRET}", 401, code=f"bad:{SECRET}"))
+    assert (masked_fault.message, masked_fault.code) == ("no such key: ***", "bad:***")
 
 
 @pytest.mark.parametrize("escape", [r"\n", r"\t", r"\r", r"\b", r"\f", r"\"", r"\\", " ", "="])
-def test_a_known_shape_is_seen_behind_an_escape_of_json(escape: str) -> None:
+def test_a_key_is_masked_after_a_json_escape(escape: str) -> None:
     assert Redactor().text(f"{{{escape}sk-ant-0123456789abcdefgh}}") == f"{{{escape}***}}"

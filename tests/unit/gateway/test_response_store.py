@@ -1,4 +1,4 @@
-"""Earlier answers are kept within bounds, for their own key only."""
+"""The response store (bounded, separate for each key), and the access log."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RESPONSES, CHAT = registry.get("responses"), registry.get("openai")
 KEY, OTHER = Owner("one"), Owner("two")
 
 
-def said(text: str) -> Conversation:
+def user_turn(text: str) -> Conversation:
     return Conversation("m", (Message("user", (Text(text),)),))
 
 
@@ -53,7 +53,7 @@ def read(text: str, **fields: object) -> Conversation:
     return RESPONSES.codec.parse_request(RESPONSES.binding.unwrap({"model": "m", "input": text, **fields}))  # type: ignore[dict-item]
 
 
-def test_the_bounds_are_those_that_the_page_states() -> None:
+def test_the_limits_are_those_of_the_documentation() -> None:
     assert (response_store.MAX_RESPONSES, response_store.MAX_STORED_BYTES, response_store.MAX_AGE) == (
         1000,
         64 * 1024 * 1024,
@@ -63,43 +63,45 @@ def test_the_bounds_are_those_that_the_page_states() -> None:
     assert "at most 1000 answers, 64 MB and 6 hours" in page
 
 
-def test_count_is_bounded_and_the_oldest_goes_first() -> None:
+def test_the_number_is_bounded_and_the_oldest_is_removed_first() -> None:
     response_store = ResponseStore(most=2)
     for name in "abc":
-        response_store.keep("me", name, said(name))
+        response_store.keep("me", name, user_turn(name))
     assert [response_store.find_conversation("me", name) is not None for name in "abc"] == [False, True, True]
 
 
 def test_bytes_are_bounded() -> None:
     response_store = ResponseStore(most_bytes=10_000)
-    response_store.keep("me", "a", said("x" * 1000))
-    response_store.keep("me", "b", said("x" * 1000))
+    response_store.keep("me", "a", user_turn("x" * 1000))
+    response_store.keep("me", "b", user_turn("x" * 1000))
     assert (
         response_store.find_conversation("me", "a") is None and response_store.find_conversation("me", "b") is not None
     )
-    response_store.keep("me", "c", said("x" * 9000))
+    response_store.keep("me", "c", user_turn("x" * 9000))
     assert response_store.find_conversation("me", "c") is None and response_store.size <= 10_000
 
 
 def test_age_is_bounded() -> None:
     now = [0.0]
     response_store = ResponseStore(oldest=10, now=lambda: now[0])
-    response_store.keep("me", "a", said("x"))
+    response_store.keep("me", "a", user_turn("x"))
     now[0] = 11.0
     assert response_store.find_conversation("me", "a") is None
     assert (len(response_store), response_store.size) == (0, 0)
 
 
-def test_the_same_id_again_replaces_what_was_kept() -> None:
+def test_the_same_id_replaces_the_stored_response() -> None:
     response_store = ResponseStore()
-    response_store.keep("me", "a", said("one"))
+    response_store.keep("me", "a", user_turn("one"))
     size = response_store.size
-    response_store.keep("me", "a", said("two"))
-    assert response_store.find_conversation("me", "a") == said("two") and response_store.size == size
+    response_store.keep("me", "a", user_turn("two"))
+    assert response_store.find_conversation("me", "a") == user_turn("two") and response_store.size == size
 
 
-def answered(response_store: ResponseStore, owner: Owner, asked: Conversation, *, fails: bool = False) -> str:
-    """The id the client was given for an answer that streamed through."""
+def streamed_response_id(
+    response_store: ResponseStore, owner: Owner, asked: Conversation, *, fails: bool = False
+) -> str:
+    """Return the id that the client got for a response that was streamed."""
     made, store = response_store.plan(owner, RESPONSES, CHAT, asked, model="m", settings=TranslationSettings())
     events = STREAMS["text"]
     if fails:
@@ -113,10 +115,10 @@ def answered(response_store: ResponseStore, owner: Owner, asked: Conversation, *
     return str(jsonio.decode(first[6:])["response"]["id"])  # type: ignore[index,call-overload]
 
 
-def test_what_was_said_is_told_to_the_next_target_and_only_for_the_same_key() -> None:
+def test_a_continued_conversation_is_sent_to_any_target_and_only_for_the_same_key() -> None:
     response_store = ResponseStore()
-    answer_id = answered(response_store, KEY, read("one", stream=True))
-    now = read("two", previous_response_id=answer_id)
+    response_id = streamed_response_id(response_store, KEY, read("one", stream=True))
+    now = read("two", previous_response_id=response_id)
     made, _ = response_store.plan(KEY, RESPONSES, CHAT, now, model="m", settings=TranslationSettings())
     assert [(message.role, message.blocks[0]) for message in made.translated.messages] == [
         ("user", Text("one")),
@@ -129,29 +131,29 @@ def test_what_was_said_is_told_to_the_next_target_and_only_for_the_same_key() ->
     assert refused.value.at == "previous_response_id"
 
 
-def test_what_is_known_here_is_told_at_home_too_and_not_sent_as_the_clients_bytes() -> None:
+def test_a_continued_conversation_of_the_same_dialect_is_rendered_and_not_passed_through() -> None:
     response_store = ResponseStore()
-    answer_id = answered(response_store, KEY, read("one"))
-    now = read("two", previous_response_id=answer_id)
+    response_id = streamed_response_id(response_store, KEY, read("one"))
+    now = read("two", previous_response_id=response_id)
     made, _ = response_store.plan(KEY, RESPONSES, RESPONSES, now, model="m", settings=TranslationSettings())
     assert made.translated.previous_id is None and len(made.translated.messages) == 3 and not made.verbatim
 
 
 @pytest.mark.parametrize("asked", [{"store": False}, {}], ids=["not stored", "failed"])
-def test_neither_what_may_not_be_stored_nor_what_failed_is_kept(asked: dict[str, object]) -> None:
+def test_responses_that_failed_or_may_not_be_stored_are_not_stored(asked: dict[str, object]) -> None:
     response_store = ResponseStore()
-    answered(response_store, KEY, read("one", **asked), fails=not asked)
+    streamed_response_id(response_store, KEY, read("one", **asked), fails=not asked)
     assert len(response_store) == 0
 
 
-def test_a_dialect_without_previous_answers_costs_nothing() -> None:
+def test_a_dialect_without_continuation_stores_nothing() -> None:
     response_store = ResponseStore()
-    made, _ = response_store.plan(KEY, CHAT, CHAT, said("x"), model="m", settings=TranslationSettings())
+    made, _ = response_store.plan(KEY, CHAT, CHAT, user_turn("x"), model="m", settings=TranslationSettings())
     assert made.client is CHAT
     assert len(response_store) == 0
 
 
-def test_an_answer_says_what_it_goes_on_from_and_notes_say_where_the_client_said_it() -> None:
+def test_a_response_has_its_previous_id_and_notes_locate_earlier_messages_there() -> None:
     response_store = ResponseStore()
     image: dict[str, jsonio.Json] = {
         "type": "input_file",
@@ -162,31 +164,31 @@ def test_an_answer_says_what_it_goes_on_from_and_notes_say_where_the_client_said
     asked = RESPONSES.codec.parse_request(
         RESPONSES.binding.unwrap({"model": "m", "input": [{"role": "user", "content": [image]}]})
     )
-    answer_id = answered(response_store, KEY, asked)
-    now = read("two", previous_response_id=answer_id)
+    response_id = streamed_response_id(response_store, KEY, asked)
+    now = read("two", previous_response_id=response_id)
     made, _ = response_store.plan(KEY, RESPONSES, CHAT, now, model="m", settings=TranslationSettings())
     assert made.notes and {note.at.partition(".")[0] for note in made.notes} == {"previous_response_id"}
     answer = ResponseTranslator(made, fixed_environment())
     data = answer.feed(encode_events(CHAT, STREAMS["text"])) + answer.close()
-    assert data.count(b'"previous_response_id":"%b"' % answer_id.encode()) == 3
+    assert data.count(b'"previous_response_id":"%b"' % response_id.encode()) == 3
 
 
-def test_s3_a_conversation_that_has_grown_large_is_kept_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_a_large_conversation_is_stored_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the worker process reads it again: many small requests can make one conversation as large as a large one."""
     monkeypatch.setattr(response_store, "LARGE_CONVERSATION", 2000)
     store = ResponseStore()
-    store.keep("me", "a", said("x" * 1000))
-    store.keep("me", "b", said("y" * 3000))
+    store.keep("me", "a", user_turn("x" * 1000))
+    store.keep("me", "b", user_turn("y" * 3000))
     small, large = store.find_conversation("me", "a"), store.find_conversation("me", "b")
     assert not isinstance(small, PickledConversation)
     assert isinstance(large, PickledConversation)
-    assert jsonio.encode(large.read().messages) == jsonio.encode(whole_conversation(said("y" * 3000), ()).messages)
+    assert jsonio.encode(large.read().messages) == jsonio.encode(whole_conversation(user_turn("y" * 3000), ()).messages)
     store.forget("me", "a")
     store.forget("me", "b")
     assert store.size == 0
 
 
-def test_an_answer_that_is_kept_twice_has_its_whole_limit_and_one_over_it_is_sent_and_not_stored() -> None:
+def test_a_stored_response_has_its_whole_limit_and_one_over_it_is_sent_but_not_stored() -> None:
     """The encoder keeps a text for its last event, and the store keeps it, too: neither takes the other's room."""
     limits = ResponseLimits(answer=100_000)
     kept = ResponseStore()
@@ -206,11 +208,11 @@ def test_an_answer_that_is_kept_twice_has_its_whole_limit_and_one_over_it_is_sen
     assert store is not None
     encoder = RESPONSES.codec.encoder(read("?"), fixed_environment())
     small = response_store._SavingEncoder(encoder, store, ResponseBudget(ResponseLimits(answer=100)))
-    told = b"".join(payload.data for payload in small.feed(events))
-    assert text.encode() in told and len(unused) == 0
+    sent = b"".join(payload.data for payload in small.feed(events))
+    assert text.encode() in sent and len(unused) == 0
 
 
-# --- A log that nobody reads, or that everybody fills, costs no request anything
+# --- the access log: a slow reader, or a flood of lines, does not delay requests
 
 
 @contextmanager
@@ -230,7 +232,7 @@ def record(outcome: Any = "ok", status: int = 200) -> Record:
     return made
 
 
-def test_a_reader_that_stops_reading_stops_nobody_and_is_told_what_it_missed() -> None:
+def test_a_stalled_log_reader_blocks_no_request_and_gets_the_count_of_dropped_lines() -> None:
     with pipe() as (reading, stream):
         journal = AccessLog(Redactor(), stream=stream, form="json")
         count = 20_000
@@ -245,31 +247,31 @@ def test_a_reader_that_stops_reading_stops_nobody_and_is_told_what_it_missed() -
         assert not writing.is_alive()  # it would wait for ever
         assert 0 < journal.dropped < count
         lines = _resume(reading, journal)
-        told = [line for line in lines if line["event"] == "dropped"]
-        assert [line["lines"] for line in told] == [journal.dropped]
+        dropped = [line for line in lines if line["event"] == "dropped"]
+        assert [line["lines"] for line in dropped] == [journal.dropped]
         assert sum(line["event"] == "request" for line in lines) == count - journal.dropped
 
 
 def _resume(reading: int, journal: AccessLog) -> list[dict[str, Any]]:
-    """Read on until the journal has nothing left, and it says the word."""
+    """Read until the log has no queued lines and has written its last line."""
     os.set_blocking(reading, False)
     got = b""
-    said = False
+    has_written_end = False
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         empty = journal._sink.drain()
         try:
             got += os.read(reading, 65536)
         except BlockingIOError:
-            if empty and said:
+            if empty and has_written_end:
                 break
-        if empty and not said:
+        if empty and not has_written_end:
             journal.event("info", "the end")
-            said = True
+            has_written_end = True
     return [json.loads(line) for line in got.decode().splitlines()]
 
 
-def test_what_waits_is_written_when_the_reader_is_back_without_another_line() -> None:
+def test_queued_lines_are_written_when_the_reader_resumes() -> None:
     async def scene(reading: int, journal: AccessLog) -> bytes:
         for number in range(2000):
             journal.event("info", "line", number=number)
@@ -294,19 +296,17 @@ SECRETS = ("the-secret-of-the-tests", "one-that-came-later", "sk-of-a-known-shap
 
 
 def _with_secrets(journal: AccessLog, known: list[str]) -> None:
-    """A line alone, then a handful at once, in all of which somebody says a secret; one becomes known in between."""
+    """Write one line, then several at once, all with a secret; the second secret becomes known in between."""
     for number in range(20):
         if number == 10:
             known.append(SECRETS[1])
-        told = SECRETS[:1] + SECRETS[2:] if number < 10 else SECRETS
-        journal.event("info", "line", number=number, said=" and ".join(told))
+        secrets = SECRETS[:1] + SECRETS[2:] if number < 10 else SECRETS
+        journal.event("info", "line", number=number, content=" and ".join(secrets))
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["each by itself", "in one go"])
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_no_secret_reaches_a_real_file_whether_lines_come_alone_or_many_at_once(
-    form: Any, running: bool, tmp_path: Path
-) -> None:
+def test_no_secret_reaches_a_log_file_from_single_or_batched_lines(form: Any, running: bool, tmp_path: Path) -> None:
     known = list(SECRETS[:1])
 
     async def busy(journal: AccessLog) -> None:
@@ -327,17 +327,17 @@ def test_no_secret_reaches_a_real_file_whether_lines_come_alone_or_many_at_once(
     assert text.count("***") >= 50
 
 
-def test_no_secret_waits_in_the_clear_for_a_reader_that_stopped() -> None:
+def test_queued_lines_contain_no_secret() -> None:
     with pipe() as (reading, stream):
         journal = AccessLog(Redactor(lambda: SECRETS), stream=stream, form="json")
         for _ in range(3000):
-            journal.event("info", "line", said=" ".join(SECRETS), text="x" * 60)
+            journal.event("info", "line", content=" ".join(SECRETS), text="x" * 60)
         lines = [line for line in _resume(reading, journal) if line["event"] == "line"]
     assert len(lines) == 3000
-    assert {line["said"] for line in lines} == {"*** *** ***"}
+    assert {line["content"] for line in lines} == {"*** *** ***"}
 
 
-def test_the_last_lines_are_written_when_the_log_is_closed_and_those_before_without_it() -> None:
+def test_lines_are_written_in_the_background_and_the_last_at_close() -> None:
     async def scene(reading: int, journal: AccessLog) -> tuple[bytes, bytes]:
         os.set_blocking(reading, False)
         for number in range(3):
@@ -359,7 +359,7 @@ def test_the_last_lines_are_written_when_the_log_is_closed_and_those_before_with
     assert [json.loads(line)["number"] for line in last.splitlines()] == [3, 4, 5]
 
 
-def test_a_busy_log_is_written_in_few_goes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_busy_log_is_written_in_few_writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write, writes = os.write, list[int]()
 
     def counted(handle: int, data: bytes) -> int:
@@ -379,7 +379,7 @@ def test_a_busy_log_is_written_in_few_goes(monkeypatch: pytest.MonkeyPatch, tmp_
         assert (tmp_path / "log").read_text().count("\n") == 30
 
 
-def test_a_line_longer_than_a_pipe_comes_whole() -> None:
+def test_a_line_longer_than_a_pipe_buffer_is_written_whole() -> None:
     with pipe() as (reading, stream):
         journal = AccessLog(Redactor(), stream=stream, form="json")
         journal.event("info", "long", text="x" * 300_000)
@@ -387,7 +387,7 @@ def test_a_line_longer_than_a_pipe_comes_whole() -> None:
         assert line["text"] == "x" * 300_000
 
 
-def test_a_reader_that_left_is_counted_and_nothing_more() -> None:
+def test_lines_for_a_closed_reader_are_counted_as_dropped() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w", encoding="utf-8") as stream:
@@ -397,7 +397,7 @@ def test_a_reader_that_left_is_counted_and_nothing_more() -> None:
         assert journal.dropped == 10
 
 
-def test_ten_thousand_bad_requests_are_a_hundred_lines_and_a_count() -> None:
+def test_ten_thousand_bad_requests_write_a_hundred_lines_and_a_count() -> None:
     log = io.StringIO()
     journal = AccessLog(Redactor(), stream=log, form="json")
     for number in range(10_000):
@@ -410,22 +410,22 @@ def test_ten_thousand_bad_requests_are_a_hundred_lines_and_a_count() -> None:
     assert [line["outcome"] for line in lines if line["event"] == "request"].count("ok") == 1
 
 
-def test_a_storm_that_ends_is_told_too() -> None:
-    told: list[tuple[object, int]] = []
+def test_the_count_of_suppressed_lines_is_logged_after_a_flood() -> None:
+    suppressed: list[tuple[object, int]] = []
     cap = LogRateLimit(most=3, seconds=10.0)
-    assert [cap.allows(400, 100.0, lambda *each: told.append(each)) for _ in range(5)] == [True] * 3 + [False] * 2
-    assert cap.allows(401, 101.0, lambda *each: told.append(each))
-    assert not told
-    assert cap.allows(400, 110.0, lambda *each: told.append(each))
-    assert told == [(400, 2)]
+    assert [cap.allows(400, 100.0, lambda *each: suppressed.append(each)) for _ in range(5)] == [True] * 3 + [False] * 2
+    assert cap.allows(401, 101.0, lambda *each: suppressed.append(each))
+    assert not suppressed
+    assert cap.allows(400, 110.0, lambda *each: suppressed.append(each))
+    assert suppressed == [(400, 2)]
 
 
-def test_kinds_without_end_share_one_cap() -> None:
+def test_unlimited_kinds_of_lines_share_one_limit() -> None:
     cap = LogRateLimit(most=2, kinds=4)
     assert sum(cap.allows(number, 1.0, lambda *_: None) for number in range(1000)) == 4 + 2
 
 
-def test_every_request_that_was_answered_has_its_line() -> None:
+def test_every_served_request_has_its_log_line() -> None:
     log = io.StringIO()
     journal = AccessLog(Redactor(), stream=log, form="json")
     for _ in range(5000):
