@@ -1,4 +1,4 @@
-"""The public surface: what it gives, and that nothing else ever escapes than a DragomanError."""
+"""The public API: what it returns, and that it raises only DragomanError."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_20_mb_body_is_served_in_linear_time() -> None:
 
 
 def test_a_dialect_registered_by_entry_point_works_without_an_edit() -> None:
-    """The whole road for a dialect that is not ours: listed, translated to and from, and passing the kit."""
+    """A third-party dialect is listed, translated to and from, and passes the conformance kit."""
     example = Path(__file__).parent.parent / "example"
     script = """
 import dragoman, json
@@ -187,7 +187,7 @@ print("flown")
     assert done.stdout == "flown\n", done.stderr
 
 
-def test_options_of_the_answer_are_added_to_those_of_the_request() -> None:
+def test_options_of_the_response_are_added_to_those_of_the_request() -> None:
     body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
     done = dragoman.translate_request(body, source="anthropic", target="kiro", usage_split=False, pairing="merge")
     again = dragoman.stream_translator(source="kiro", target="anthropic", request=done, repair=True)
@@ -279,8 +279,8 @@ def test_l7_a_request_without_a_model_names_the_option(source: str, given: dict[
 @pytest.mark.parametrize("target", registry.names())
 @pytest.mark.parametrize("source", BODIES)
 def test_l7_the_option_is_enough(source: str, target: str) -> None:
-    told = dragoman.translate_request(BODIES[source], source=source, target=target, model="claude-sonnet-4.5")
-    assert "claude-sonnet-4.5" in told.raw.decode() + told.path
+    translated = dragoman.translate_request(BODIES[source], source=source, target=target, model="claude-sonnet-4.5")
+    assert "claude-sonnet-4.5" in translated.raw.decode() + translated.path
 
 
 @pytest.mark.parametrize("model", ["", "  "])
@@ -324,7 +324,7 @@ UPSTREAM = '[upstreams.kimi]\npreset = "moonshot"\n'
 
 @pytest.mark.parametrize("model", ["", " "])
 def test_l7_a_route_has_to_name_a_model_if_the_request_does_not(model: str) -> None:
-    """Gemini, Bedrock and Kiro clients can leave it out: then the route says which, or it is an error."""
+    """Gemini, Bedrock and Kiro clients can omit it: then the route names a model, or it is an error."""
 
     def resolved(text: str) -> list[str]:
         config = build_config(text, Path("/c/config.toml"), {"HOME": "/h"}, {}).config

@@ -1,4 +1,4 @@
-"""`dragoman check` and the simulator agree with what real services take and send."""
+"""`dragoman check` and the simulator agree with what real services accept and send."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def request(dialect: str, body: Any, model: str = "") -> list[Breach]:
     return errors(found.codec.breaches(ApiRequest("generate", model or call.model, call.stream, call.body)))
 
 
-# --- requests that services answered
+# --- requests that services accepted
 
 ASK = {"role": "user", "content": "hi"}
 FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}
@@ -35,7 +35,7 @@ BEDROCK_TOOL = {"toolSpec": {"name": "f", "inputSchema": {"json": {"type": "obje
 YOUTUBE = "https://www.youtube.com/watch?v=x"
 
 ANSWERED: list[tuple[str, Any]] = [
-    # media without a MIME type: the service finds it out
+    # media without a MIME type: the service detects it
     ("gemini", {"contents": [{"parts": [{"fileData": {"fileUri": YOUTUBE}}, {"text": "What is it?"}]}]}),
     ("gemini", {"contents": [{"parts": [{"file_data": {"file_uri": YOUTUBE}}]}]}),
     ("gemini", {"contents": [{"parts": [{"inline_data": {"mime_type": "image/png", "data": "aGk="}}]}]}),
@@ -98,7 +98,7 @@ ANSWERED: list[tuple[str, Any]] = [
     ),
     ("responses", {"model": "m", "input": "hi", "max_output_tokens": 5, "max_tokens": 5}),
     (
-        "responses",  # ids begin anew in every response
+        "responses",  # ids restart in every response
         {
             "model": "m",
             "input": [
@@ -464,7 +464,7 @@ def test_l32_the_stream_of_document_002_is_clean() -> None:
         ([{"name": "f", "toolUseId": "t"}, {"input": "{"}], "open_call"),
     ],
 )
-def test_calls_of_kiro_that_cannot_be_told_are_errors(events: list[dict[str, Any]], rule: str) -> None:
+def test_calls_of_kiro_without_id_name_or_end_are_errors(events: list[dict[str, Any]], rule: str) -> None:
     found = stream(registry.get("kiro"), kiro(*(("toolUseEvent", each) for each in events)))
     assert [breach.rule for breach in found] == [f"kiro.stream.{rule}"]
 

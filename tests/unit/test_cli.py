@@ -1,4 +1,4 @@
-"""The command line as a person meets it: output, errors, exit statuses."""
+"""The command line as a user sees it: output, errors, exit statuses."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def test_translate_as_json_with_the_notes(tmp_path: Path) -> None:
     file = tmp_path / "request.json"
     file.write_text(json.dumps(BODY))
     status, out, _ = run("translate", *BOTH, "--json", "--model", "other", str(file))
-    told = json.loads(out)
-    assert (status, told["body"]["model"]) == (0, "other")
-    assert told["notes"] == [
+    result = json.loads(out)
+    assert (status, result["body"]["model"]) == (0, "other")
+    assert result["notes"] == [
         {"rule": "knob.dropped", "action": "dropped", "at": "top_k", "detail": "the target has no setting top_k"}
     ]
 
@@ -60,17 +60,17 @@ def test_strict_exits_with_3_when_something_was_lost() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ("{", "not JSON"),
         ('{"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": 7}]}', "messages[0].content"),
     ],
 )
-def test_bad_input_exits_with_1_and_a_sentence_naming_the_path(given: str, told: str) -> None:
+def test_bad_input_exits_with_1_and_a_sentence_naming_the_path(given: str, expected: str) -> None:
     status, out, error = run("translate", *BOTH, given=given)
     assert (status, out) == (1, "")
     assert error.startswith("dragoman: ")
-    assert told in error
+    assert expected in error
     assert "Traceback" not in error
 
 
@@ -104,8 +104,8 @@ def test_a_cut_stream_exits_with_1_after_the_clients_error() -> None:
     assert status == 1
     assert "event: error" in out
     assert "ended" in error
-    told = json.loads(run(*arguments, "--json")[1])
-    assert told["body"] == out
+    result = json.loads(run(*arguments, "--json")[1])
+    assert result["body"] == out
 
 
 def test_a_reply_is_translated() -> None:

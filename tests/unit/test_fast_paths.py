@@ -42,7 +42,7 @@ def objects(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any
 
 
 def marked(kind: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """A block, mostly without a cache mark."""
+    """A block, mostly without a cache marker."""
     marks = st.sampled_from([{"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}, {"type": "x"}, None])
     return st.fixed_dictionaries({"type": st.just(kind), **fields}, optional={"cache_control": marks})
 
@@ -61,7 +61,7 @@ messages = st.lists(objects(role=roles, content=words | st.none() | st.lists(blo
 
 
 def read(dialect: str, body: Any) -> str:
-    """What is read, places included, or how it is refused."""
+    """Return what is read, places included, or the error."""
     try:
         return repr(registry.get(dialect).codec.parse_request(ApiRequest("generate", "m", False, {"messages": body})))
     except DragomanError as error:
@@ -103,7 +103,7 @@ def test_an_exact_request_says_what_is_read_of_a_matched_one(used: Any, body: An
 
 
 def test_the_bench_asks_in_the_documented_shape() -> None:
-    """Lest the law hold of nothing."""
+    """Otherwise the test above would test nothing."""
     asked = HttpRequest("POST", "/v1/messages", body=request_body("anthropic", "pairs", "m", stream=True))
     exact = registry.get("anthropic").typed_reader
     assert exact is not None and exact(asked) is not None
@@ -137,7 +137,7 @@ def paired_needs_no_pairing(asked: Conversation) -> None:
     assert (short, list(short_notes)) == (long, list(long_notes))
 
 
-# What says that there is nothing to do, and the answer with which a filter looks through everything.
+# Checks that let a filter skip its work, each with the value that makes the filter look at everything.
 SHORT_CUTS: list[tuple[Any, str, Any]] = [
     (pairing, "_is_paired", False),
     (renaming, "_allows", False),
@@ -146,8 +146,8 @@ SHORT_CUTS: list[tuple[Any, str, Any]] = [
 ]
 
 
-def told(upstream: str, asked: Conversation) -> Any:
-    """What goes out, and all that is said about it. The order of notes is nobody's business here."""
+def plan_outcome(upstream: str, asked: Conversation) -> Any:
+    """Return the translated request and its notes, or the error. The order of notes does not matter."""
     try:
         made = plan(registry.get("anthropic"), registry.get(upstream), asked)
         sent = registry.get(upstream).binding.wrap(made.call())
@@ -159,11 +159,11 @@ def told(upstream: str, asked: Conversation) -> Any:
 @settings(max_examples=60)
 @given(asked=strategies.conversations(), upstream=st.sampled_from(["kiro", "anthropic", "openai"]))
 def test_a_filter_that_need_not_look_would_have_changed_nothing(upstream: str, asked: Conversation) -> None:
-    short = told(upstream, asked)
+    short = plan_outcome(upstream, asked)
     for where, name, answer in SHORT_CUTS:
         note(name)
         with patch.object(where, name, lambda *_, answer=answer: answer):
-            assert told(upstream, structs.replace(asked)) == short
+            assert plan_outcome(upstream, structs.replace(asked)) == short
 
 
 @settings(max_examples=50)
@@ -201,7 +201,7 @@ def conversation_is_as_long_as_its_parts(asked: Conversation) -> None:
     assert estimate_input_tokens(asked) == around + system + sum(map(estimate_message_tokens, asked.messages))
 
 
-def test_a_place_is_told_by_its_steps() -> None:
+def test_a_place_is_named_by_its_steps() -> None:
     message = Location(Location("messages"), 3)
     assert [
         place.path for place in (message, Location(Location(message, "content"), 0), Location(), Location("system"))
@@ -214,7 +214,7 @@ def test_a_place_is_told_by_its_steps() -> None:
     assert repr(Location(message, "content", is_absent=True)) == "Location('messages[3].content', is_absent=True)"
 
 
-def test_a_thought_with_half_a_character_is_told_as_text_without_it() -> None:
+def test_a_thought_with_a_lone_surrogate_becomes_text_without_it() -> None:
     thought = Reasoning("half \ud800", "kiro", Signature("kiro", "sealed"))
     asked = Conversation(
         "m", (Message("user", (Text("a"),)), Message("assistant", (thought,)), Message("user", (Text("b"),)))

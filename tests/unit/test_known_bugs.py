@@ -12,7 +12,7 @@ import dragoman
 from dragoman.errors import DragomanError, MalformedRequest
 from tests.anthropic_client import accumulate_message, parse_message_stream, parse_sse
 
-# --- telling streams
+# --- helpers for streams
 
 
 def chat(*chunks: Any, done: bool = True) -> bytes:
@@ -44,13 +44,13 @@ def tool(index: int, arguments: str = "", **first: str) -> dict[str, Any]:
 def translated(
     stream: bytes, source: str = "openai", target: str = "anthropic", **request: Any
 ) -> list[dict[str, Any]]:
-    """The frames a client gets, decoded; OpenAI's [DONE] is left out."""
+    """Return the decoded frames that a client gets, without OpenAI's [DONE]."""
     translator = dragoman.stream_translator(source=source, target=target, **request)
     return parse_sse(translator.feed(stream) + translator.close())
 
 
 def blocks(frames: list[dict[str, Any]]) -> Any:
-    """The content blocks of an Anthropic stream."""
+    """Return the content blocks of an Anthropic stream."""
     return accumulate_message(frames)["content"]
 
 
@@ -187,9 +187,9 @@ def test_row_15_a_second_finish_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("done", [True, False])
-@pytest.mark.parametrize("said", [{"content": "x"}, tool(0, "{}", id="a", name="f")])
-def test_row_16_no_finish_reason_is_an_error_with_or_without_done(said: Any, done: bool) -> None:
-    frames = translated(chat(said, done=done))
+@pytest.mark.parametrize("delta", [{"content": "x"}, tool(0, "{}", id="a", name="f")])
+def test_row_16_no_finish_reason_is_an_error_with_or_without_done(delta: Any, done: bool) -> None:
+    frames = translated(chat(delta, done=done))
     assert kinds(frames)[-1] == "error"
     assert "message_stop" not in kinds(frames)
 
@@ -209,7 +209,7 @@ def test_row_19_tool_calls_without_a_call_is_end_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "arguments", "told"),
+    ("row", "arguments", "expected"),
     [
         (25, "", {}),
         (26, '"\\"\\""', {"raw_arguments": '"\\"\\""'}),
@@ -217,7 +217,9 @@ def test_row_19_tool_calls_without_a_call_is_end_turn() -> None:
         (26, '"{\\"a\\":1}"', {"a": 1}),
     ],
 )
-def test_rows_25_to_27_arguments_in_history_become_an_object(row: int, arguments: str, told: dict[str, Any]) -> None:
+def test_rows_25_to_27_arguments_in_history_become_an_object(
+    row: int, arguments: str, expected: dict[str, Any]
+) -> None:
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
     body = {
         "model": "m",
@@ -228,7 +230,7 @@ def test_rows_25_to_27_arguments_in_history_become_an_object(row: int, arguments
         ],
     }
     done = dragoman.translate_request(body, source="openai", target="anthropic")
-    assert done.body["messages"][1]["content"][0]["input"] == told
+    assert done.body["messages"][1]["content"][0]["input"] == expected
 
 
 def history(*ids: str, results: tuple[str, ...] | None = None, name: str = "f") -> dict[str, Any]:
@@ -345,7 +347,7 @@ def test_row_38_a_user_image_reaches_the_model() -> None:
 
 
 def test_row_47_reasoning_content_goes_back_on_tool_turns() -> None:
-    """What an open model thought comes back to it through an Anthropic client, which knows only signed thinking."""
+    """An open model gets its reasoning back through an Anthropic client, which knows only signed thinking."""
     frames = translated(chat({"reasoning_content": "plan"}, tool(0, "{}", id="a", name="f"), ({}, "tool_calls")))
     thinking, call = blocks(frames)
     call.pop("json", None)
@@ -396,8 +398,8 @@ def test_case_13_fragments_cut_inside_escapes_and_characters_are_exact() -> None
 
 def test_case_17_results_stay_in_the_clients_order_before_the_text() -> None:
     *_, turn = anthropic(history("a", "b", results=("b", "a")))["messages"]
-    told = [block.get("tool_use_id", block.get("text")) for block in turn["content"]]
-    assert told == ["b", "a", "go on"]
+    found = [block.get("tool_use_id", block.get("text")) for block in turn["content"]]
+    assert found == ["b", "a", "go on"]
 
 
 def test_case_18_an_unanswered_call_gets_an_error_result() -> None:

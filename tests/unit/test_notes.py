@@ -1,4 +1,4 @@
-"""A note is true: it stands once, at its place, for what is lost, and for nothing else. Through the public API."""
+"""Each loss has exactly one note, at its place, and there are no other notes. Through the public API."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ ELSEWHERE = [name for name in registry.names() if name != "responses"]
 
 
 def sent(source: str, target: str, body: dict[str, Any], **options: Any) -> tuple[dict[str, Any], list[str]]:
-    """The body the upstream gets, and the notes but for those that a target makes of any request."""
-    told = dragoman.translate_request(body, source=source, target=target, **options)
+    """Return the body the upstream gets, and the notes, except those that a target adds to any request."""
+    translated = dragoman.translate_request(body, source=source, target=target, **options)
     usual = ("max_tokens.default", "kiro.", "openai.ask_usage")
-    return dict(told.body), [str(note) for note in told.notes if not note.rule.startswith(usual)]
+    return dict(translated.body), [str(note) for note in translated.notes if not note.rule.startswith(usual)]
 
 
 def asked(items: Any = "hi", **fields: Any) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def test_the_phase_of_a_message_is_noted_once_and_where_it_stands(target: str) -
     ]
 
 
-def test_so_is_the_name_of_a_system_message() -> None:
+def test_the_name_of_a_system_message_is_noted_once() -> None:
     parts = [{"type": "text", "text": text} for text in ("Be brief.", "Be kind.")]
     messages = [{"role": "system", "content": parts, "name": "house"}, {"role": "user", "content": "hi"}]
     body = {"model": "m", "messages": messages}
@@ -68,7 +68,7 @@ def test_an_item_that_brings_tools_is_not_lost_when_they_are_offered(target: str
     assert '"read"' in json.dumps(body)
 
 
-def test_a_tool_in_such_an_item_that_nobody_else_has_is() -> None:
+def test_a_tool_in_such_an_item_that_only_responses_has_is_lost() -> None:
     added = {"type": "additional_tools", "tools": [{"type": "web_search"}]}
     _, notes = sent("responses", "anthropic", asked([added, {"role": "user", "content": "hi"}]))
     assert [note.split(":")[0] for note in notes] == ["[foreign.tool] dropped input[0].tools[0]"]
@@ -95,7 +95,7 @@ def test_what_chat_has_too_goes_there_without_a_note() -> None:
     assert body["messages"][0]["content"] == [PICTURE]
 
 
-def test_and_back() -> None:
+def test_what_responses_has_too_goes_there_without_a_note() -> None:
     question = chatted([PICTURE], verbosity="low", metadata={"team": "a"}, **SHARED)
     body, notes = sent("openai", "responses", question)
     assert not notes
@@ -106,7 +106,7 @@ def test_and_back() -> None:
 
 
 def test_chat_takes_metadata_only_beside_store() -> None:
-    """OpenAI answers 400 to metadata of what it does not store, and nothing is stored that nobody asked to."""
+    """OpenAI responds 400 to metadata without store, and a translation must not turn store on by itself."""
     body, notes = sent("responses", "openai", asked(metadata={"team": "a"}, store=True))
     assert (body["metadata"], body["store"], notes) == ({"team": "a"}, True, [])
     for question in (asked(metadata={"team": "a"}), asked(metadata={"team": "a"}, store=False)):
@@ -131,7 +131,7 @@ def test_the_grammar_of_a_custom_tool_goes_both_ways() -> None:
 
 
 @pytest.mark.parametrize("form", [FLAT, {**NESTED, "x": 1}, {"type": "grammar", "grammar": {"syntax": "lark"}}, 5, {}])
-def test_a_form_that_is_none_of_chats_comes_home_as_it_was(form: Any) -> None:
+def test_a_form_that_chat_does_not_have_returns_unchanged(form: Any) -> None:
     tool = {"type": "custom", "custom": {"name": "apply_patch", "format": form}}
     assert sent("openai", "openai", chatted(tools=[tool]))[0]["tools"] == [tool]
 
@@ -145,14 +145,14 @@ def test_where_custom_tools_are_functions_their_grammar_is_noted() -> None:
     assert not [note for note in notes if "format" in note]
 
 
-def test_a_server_that_takes_fewer_is_told_fewer() -> None:
+def test_a_server_that_accepts_fewer_fields_gets_fewer() -> None:
     body, notes = sent("responses", "openai", asked(**SHARED), options=("prompt_cache_key",))
     assert body["prompt_cache_key"] == "k" and "service_tier" not in body
     assert len(notes) == len(SHARED) - 1
 
 
 @pytest.mark.parametrize("target", [name for name in ELSEWHERE if name != "openai"])
-def test_where_nobody_has_them_each_is_noted_in_the_words_and_at_the_place_of_its_client(target: str) -> None:
+def test_fields_that_the_target_lacks_are_noted_with_the_names_and_places_of_the_client(target: str) -> None:
     model = {"model": "claude-sonnet-4.5" if target == "kiro" else "m"}
     image = {"type": "input_image", "image_url": PIXEL, "detail": "low"}
     question = asked([{"role": "user", "content": [image]}], text={"verbosity": "low"}, **SHARED) | model
@@ -172,7 +172,7 @@ def test_where_nobody_has_them_each_is_noted_in_the_words_and_at_the_place_of_it
         ("openai", chatted([{"type": "image_url", "image_url": {"url": PIXEL, "detail": "auto"}}])),
     ],
 )  # fmt: skip
-def test_what_means_the_same_as_no_word_is_no_loss(source: str, body: dict[str, Any]) -> None:
+def test_dropping_a_default_value_is_not_a_loss(source: str, body: dict[str, Any]) -> None:
     assert not sent(source, "anthropic", body)[1]
 
 
@@ -182,17 +182,17 @@ def test_the_detail_of_a_picture_in_chats_form_is_not_lost_on_a_responses_route(
 
 
 @pytest.mark.parametrize(("source", "target"), [("openai", "responses"), ("responses", "openai")])
-def test_how_an_answer_was_served_is_told_by_both(source: str, target: str) -> None:
-    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
+def test_both_dialects_report_the_service_tier(source: str, target: str) -> None:
+    message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
     answers: dict[str, dict[str, Any]] = {
         "openai": {"choices": [{"message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}]},
-        "responses": {"id": "resp_1", "object": "response", "status": "completed", "output": [said]},
+        "responses": {"id": "resp_1", "object": "response", "status": "completed", "output": [message]},
     }
-    told = dragoman.translate_reply({**answers[source], "service_tier": "flex"}, source=source, target=target)
-    assert told.body["service_tier"] == "flex" and not told.notes
+    translated = dragoman.translate_reply({**answers[source], "service_tier": "flex"}, source=source, target=target)
+    assert translated.body["service_tier"] == "flex" and not translated.notes
 
 
-# --- a choice of a tool that there is not
+# --- a tool choice that names a missing tool
 
 CHOICES: dict[str, tuple[dict[str, Any], str]] = {
     "anthropic": (
@@ -248,15 +248,15 @@ def test_a_choice_in_the_older_form_is_refused_at_its_own_place() -> None:
 def test_a_tool_that_only_its_server_names_may_be_chosen() -> None:
     body, _ = CHOICES["anthropic"]
     toolset = {"type": "mcp_toolset", "mcp_server_name": "files"}
-    told, _ = sent("anthropic", "anthropic", {**body, "tools": [*body["tools"], toolset]})
-    assert told["tool_choice"] == {"type": "tool", "name": "write"}
+    translated, _ = sent("anthropic", "anthropic", {**body, "tools": [*body["tools"], toolset]})
+    assert translated["tool_choice"] == {"type": "tool", "name": "write"}
     search = {"type": "web_search_20250305", "name": "web_search"}
     chosen = {"type": "tool", "name": "web_search"}
-    told, _ = sent("anthropic", "anthropic", {**body, "tools": [*body["tools"], search], "tool_choice": chosen})
-    assert told["tool_choice"] == chosen
+    translated, _ = sent("anthropic", "anthropic", {**body, "tools": [*body["tools"], search], "tool_choice": chosen})
+    assert translated["tool_choice"] == chosen
 
 
-# --- why an answer stopped
+# --- why a reply stopped
 
 PAUSED = {
     "id": "msg_1", "type": "message", "role": "assistant", "model": "m", "stop_reason": "pause_turn",
@@ -267,19 +267,19 @@ PAUSED = {
 
 @pytest.mark.parametrize("target", ["openai", "responses", "bedrock", "kiro", "gemini"])
 def test_a_pause_is_an_end_with_a_warning_for_clients_that_know_none(target: str) -> None:
-    told = dragoman.translate_reply(PAUSED, source="anthropic", target=target)
-    assert [note.rule for note in told.notes] == ["stop.pause"]
+    translated = dragoman.translate_reply(PAUSED, source="anthropic", target=target)
+    assert [note.rule for note in translated.notes] == ["stop.pause"]
 
 
-def test_a_pause_is_a_pause_for_those_who_know_it() -> None:
-    told = dragoman.translate_reply(PAUSED, source="anthropic", target="anthropic")
-    assert told.body["stop_reason"] == "pause_turn" and not told.notes
+def test_a_pause_is_a_pause_for_dialects_that_have_it() -> None:
+    translated = dragoman.translate_reply(PAUSED, source="anthropic", target="anthropic")
+    assert translated.body["stop_reason"] == "pause_turn" and not translated.notes
 
 
-def test_at_home_a_pause_of_geminis_own_kind_is_kept() -> None:
+def test_a_pause_of_gemini_is_kept_in_the_same_dialect() -> None:
     paused = {"candidates": [{"content": {"role": "model", "parts": [{"text": "a"}]}, "finishReason": "CONTINUATION"}]}
-    told = dragoman.translate_reply(paused, source="gemini", target="gemini")
-    assert told.body["candidates"][0]["finishReason"] == "CONTINUATION" and not told.notes
+    translated = dragoman.translate_reply(paused, source="gemini", target="gemini")
+    assert translated.body["candidates"][0]["finishReason"] == "CONTINUATION" and not translated.notes
 
 
 REFUSED = {
@@ -291,9 +291,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("target", [name for name in registry.names() if name not in ("openai", "bedrock.invoke")])
-def test_a_refusal_is_told_with_nothing_lost_whole_or_streamed(target: str) -> None:
-    told = dragoman.translate_reply(REFUSED, source="openai", target=target)
-    assert b"I will not." in told.raw and not told.notes
+def test_a_refusal_loses_nothing_whole_or_streamed(target: str) -> None:
+    translated = dragoman.translate_reply(REFUSED, source="openai", target=target)
+    assert b"I will not." in translated.raw and not translated.notes
     stream = dragoman.stream_translator(source="openai", target=target)
     for delta, reason in (
         ({"role": "assistant", "refusal": "I will "}, None),
@@ -307,7 +307,7 @@ def test_a_refusal_is_told_with_nothing_lost_whole_or_streamed(target: str) -> N
     assert stream.error is None and not stream.notes
 
 
-def test_at_home_a_refusal_comes_back_as_it_was() -> None:
-    told = dragoman.translate_reply(REFUSED, source="openai", target="openai", repair=True).body
-    [choice] = told["choices"]
+def test_a_refusal_stays_unchanged_in_the_same_dialect() -> None:
+    translated = dragoman.translate_reply(REFUSED, source="openai", target="openai", repair=True).body
+    [choice] = translated["choices"]
     assert (choice["message"]["refusal"], choice["finish_reason"]) == ("I will not.", "stop")

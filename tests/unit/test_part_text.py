@@ -1,4 +1,4 @@
-"""What a part says as text, and what a provider ran itself in history."""
+"""The text of content parts, and the text of tools that a provider ran itself."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_media_in_the_form_of_another_protocol(part: Body, kind: str | None, how
     assert (media.kind, media.form) == (kind, how) if isinstance(media, Media) else kind is None
 
 
-# --- what a provider ran itself
+# --- tools that the provider ran
 
 FOUND = {"type": "web_search_result", "url": "https://found", "title": "Title", "encrypted_content": "SECRET"}
 
@@ -248,7 +248,7 @@ def test_l34_history_keeps_what_a_provider_found_with_its_sources(source: str, b
     assert bool(as_text) == (source != target)
 
 
-# --- media in a tool result, in any form and however deep
+# --- media in a tool result, in any form and at any depth
 
 PICTURE = "iVBORw0KGgo" + "QUJD" * 200 + "A"
 FILE = "JVBERi0x" + "QUJD" * 200

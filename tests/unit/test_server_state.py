@@ -1,4 +1,4 @@
-"""What a request names and only the client's service holds passes there as it is, and is refused elsewhere."""
+"""References to state of the client's service pass unchanged to that service, and are refused elsewhere."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def responses(*items: Any, **more: Any) -> dict[str, Any]:
 
 
 THREAD = {"type": "continue", "previous_message_id": "msg_1"}
-HELD: dict[str, tuple[str, dict[str, Any], str]] = {  # the client's dialect, its request, the place of what is held
+HELD: dict[str, tuple[str, dict[str, Any], str]] = {  # the client's dialect, its request, the place of the reference
     "thread": ("anthropic", anthropic(thread=THREAD), "thread"),
     "thread of next year": ("anthropic", anthropic(thread={"type": "fork", "from": "msg_1"}), "thread"),
     "previous": ("responses", responses(previous_response_id="resp_1"), "previous_response_id"),
@@ -46,7 +46,7 @@ HELD: dict[str, tuple[str, dict[str, Any], str]] = {  # the client's dialect, it
         "cachedContent",
     ),
 }
-BEGUN: dict[str, tuple[str, dict[str, Any], str]] = {  # no earlier turn, and still only the service can do it
+BEGUN: dict[str, tuple[str, dict[str, Any], str]] = {  # no earlier turn, but only that service can do it
     "new thread": (
         "anthropic",
         {**anthropic(thread={"type": "create"}), "messages": [{"role": "user", "content": "x"}]},
@@ -149,7 +149,7 @@ def test_l2_a_paused_turn_of_a_thread_goes_on_without_a_message() -> None:
     assert made.call().body["messages"] == []  # type: ignore[call-overload,index]
 
 
-def test_l2_a_compatible_service_may_be_said_to_keep_no_threads() -> None:
+def test_l2_a_compatible_service_can_be_configured_as_without_threads() -> None:
     with pytest.raises(Unrepresentable, match="thread"):
         dragoman.translate_request(anthropic(thread=THREAD), source="anthropic", target="anthropic", threads=False)
 
@@ -189,7 +189,7 @@ def test_l15_an_unfinished_response_is_an_answer_only_where_a_job_was_asked_for(
         codec.parse_reply(json.dumps(body).encode(), other)
 
 
-# --- files that the client's service holds
+# --- files stored by the client's service
 
 FILES: dict[str, tuple[str, Any]] = {
     "anthropic": ("anthropic", {"type": "image", "source": {"type": "file", "file_id": "file_1"}}),
@@ -199,10 +199,14 @@ FILES: dict[str, tuple[str, Any]] = {
 
 
 def with_file(source: str, part: Any, *, last: bool) -> dict[str, Any]:
-    said: list[Any] = [{"role": "user", "content": [part]}]
+    messages: list[Any] = [{"role": "user", "content": [part]}]
     if not last:
-        said += [{"role": "assistant", "content": "seen"}, {"role": "user", "content": "and now?"}]
-    return {"model": "m", "max_tokens": 9, "messages": said} if source != "responses" else {"model": "m", "input": said}
+        messages += [{"role": "assistant", "content": "seen"}, {"role": "user", "content": "and now?"}]
+    return (
+        {"model": "m", "max_tokens": 9, "messages": messages}
+        if source != "responses"
+        else {"model": "m", "input": messages}
+    )
 
 
 @pytest.mark.parametrize("target", NAMES)

@@ -118,7 +118,7 @@ def notes_match_changes(client: Dialect, upstream: Dialect, conversation: Conver
     if planned is None:
         return
     translated, original = (
-        jsonio.encode(_without(normalize_spelling(each), "at", spelt=False))
+        jsonio.encode(_without(normalize_spelling(each), "at", keep_spelling=False))
         for each in (planned.translated, conversation)
     )
     _require(
@@ -283,10 +283,10 @@ def _json(data: bytes) -> jsonio.Json:
         return data.decode("latin-1")
 
 
-def _without(value: object, *names: str, spelt: bool = True) -> jsonio.Json:
+def _without(value: object, *names: str, keep_spelling: bool = True) -> jsonio.Json:
     """Return a canonical value as JSON, without fields of these names at any depth.
 
-    Without `spelt`, also remove the extra fields that only record a spelling.
+    Without `keep_spelling`, also remove the extra fields that only record a spelling.
     """
 
     def strip(value: jsonio.Json) -> jsonio.Json:
@@ -294,7 +294,7 @@ def _without(value: object, *names: str, spelt: bool = True) -> jsonio.Json:
             return [strip(each) for each in value]
         if not isinstance(value, dict):
             return value
-        if not spelt and value.keys() == {"family", "fields", "spelling"}:
+        if not keep_spelling and value.keys() == {"family", "fields", "spelling"}:
             fields, spelling = value["fields"], value["spelling"]
             assert isinstance(fields, dict) and isinstance(spelling, list)
             others = {name: each for name, each in fields.items() if name not in spelling}

@@ -1,4 +1,4 @@
-"""Answers of real services: empty legacy fields, thinking parts, stop reasons, errors that come as a success."""
+"""Replies of real services: empty legacy fields, thinking parts, stop reasons, errors with status 200."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.replies.translated import (
     translate_stream,
 )
 
-# --- empty legacy fields are nothing
+# --- empty legacy fields count as absent
 
 EMPTY: list[dict[str, Any]] = [
     {"function_call": {"name": "", "arguments": ""}},
@@ -60,7 +60,7 @@ def chunk(delta: Any, finish: Any = None, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("empty", EMPTY, ids=json.dumps)
 def test_l14_empty_legacy_fields_are_nothing(empty: dict[str, Any]) -> None:
-    """In whole replies and in streams, beside text, beside a call, and in the last chunk."""
+    """In whole replies and in streams: next to text, next to a call, and in the last chunk."""
     codec = get("openai").codec
     message = {"role": "assistant", "content": "hi", **empty}
     reply = codec.parse_reply(json.dumps(chat(message)).encode(), make_request())
@@ -74,8 +74,8 @@ def test_l14_empty_legacy_fields_are_nothing(empty: dict[str, Any]) -> None:
     data = sse(
         chunk({**empty, "tool_calls": [call]}), chunk({**empty, "tool_calls": [more]}), chunk(empty, "tool_calls")
     )
-    (told,) = decode_stream("openai", data).choices[0].blocks
-    assert isinstance(told, ToolCall) and (told.id, told.name, told.arguments) == ("call_1", "f", '{"a":1}')
+    (block,) = decode_stream("openai", data).choices[0].blocks
+    assert isinstance(block, ToolCall) and (block.id, block.name, block.arguments) == ("call_1", "f", '{"a":1}')
 
 
 @pytest.mark.parametrize("nothing", [None, "", [], {}])
@@ -100,14 +100,14 @@ def test_l14_an_empty_function_call_that_a_client_echoes_is_nothing(empty: dict[
 
 
 def test_an_empty_finish_reason_before_done_ends_an_answer_whose_usage_came() -> None:
-    """xAI: the chunk with the call has the finish_reason "", then come the counts and [DONE]."""
+    """xAI: the chunk with the call has the finish_reason "", followed by usage and [DONE]."""
     call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     last = {"id": "c1", "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}}
     reply = decode_stream("openai", sse(chunk({"tool_calls": [call]}, ""), last))
     assert [type(block) for block in reply.choices[0].blocks] == [ToolCall]
-    with pytest.raises(UpstreamFault):  # cut: no counts
+    with pytest.raises(UpstreamFault):  # truncated: no usage
         decode_stream("openai", sse(chunk({"content": "hi"}, "")))
-    with pytest.raises(UpstreamFault):  # cut: no [DONE]
+    with pytest.raises(UpstreamFault):  # truncated: no [DONE]
         decode_stream("openai", sse(chunk({"content": "hi"}, ""), last, done=False))
 
 
@@ -123,8 +123,8 @@ def test_l17_mistral_thinking_parts_are_reasoning() -> None:
     )
     data = sse(chunk({"role": "assistant", "content": ""}), chunk({"content": [THINKING]}),
                chunk({"content": [{"type": "text", "text": "4"}]}), chunk({"content": ""}, "stop"))  # fmt: skip
-    for told in (reply, decode_stream("openai", data)):
-        thought, text = told.choices[0].blocks
+    for each in (reply, decode_stream("openai", data)):
+        thought, text = each.choices[0].blocks
         assert isinstance(thought, Reasoning) and thought.text == "let me see"
         assert isinstance(text, Text) and text.text == "4"
     body, _ = translate_reply("openai", "anthropic", chat({"role": "assistant", "content": parts}))
@@ -157,8 +157,8 @@ def test_l17_reasoning_goes_to_mistral_as_parts() -> None:
     user = {"role": "user", "content": "2+2"}
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     result = {"role": "tool", "tool_call_id": "call_1", "content": "4"}
-    told = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]}
-    message = sent([user, told, result], reasoning_field="content")[1]
+    assistant = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]}
+    message = sent([user, assistant, result], reasoning_field="content")[1]
     assert message["content"] == [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]
     assert "reasoning_content" not in message
 
@@ -170,18 +170,18 @@ def test_l17_reasoning_goes_to_mistral_as_parts() -> None:
 )  # fmt: skip
 def test_l17_every_block_of_gemini_is_a_refusal(reason: str) -> None:
     body = {"candidates": [{"content": {"parts": [{"text": "x"}]}, "finishReason": reason}]}
-    told, _ = translate_reply("gemini", "anthropic", body)
-    assert told["stop_reason"] == "refusal"
-    told, _ = translate_reply("gemini", "openai", body)
-    assert told["choices"][0]["finish_reason"] == "content_filter"
-    told, _ = translate_reply("gemini", "gemini", body)
-    assert told["candidates"][0]["finishReason"] == reason
+    translated, _ = translate_reply("gemini", "anthropic", body)
+    assert translated["stop_reason"] == "refusal"
+    translated, _ = translate_reply("gemini", "openai", body)
+    assert translated["choices"][0]["finish_reason"] == "content_filter"
+    translated, _ = translate_reply("gemini", "gemini", body)
+    assert translated["candidates"][0]["finishReason"] == reason
 
 
 @pytest.mark.parametrize("reason", ["SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "MODEL_ARMOR", "JAILBREAK"])
 def test_l17_every_blocked_prompt_of_gemini_is_a_refusal(reason: str) -> None:
-    told, _ = translate_reply("gemini", "anthropic", {"promptFeedback": {"blockReason": reason}})
-    assert told["stop_reason"] == "refusal"
+    translated, _ = translate_reply("gemini", "anthropic", {"promptFeedback": {"blockReason": reason}})
+    assert translated["stop_reason"] == "refusal"
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def test_l17_stop_words_of_chat_services(word: str, why: StopReason) -> None:
     body = json.dumps(chat({"role": "assistant", "content": "x"}, word)).encode()
     assert get("openai").codec.parse_reply(body, make_request()).choices[0].stop.reason is why
     assert decode_stream("openai", sse(chunk({"content": "x"}), chunk({}, word))).choices[0].stop.reason is why
-    told, notes = translate_reply("openai", "anthropic", chat({"role": "assistant", "content": "x"}, word))
-    assert told["stop_reason"] != "tool_use" and not notes
+    translated, notes = translate_reply("openai", "anthropic", chat({"role": "assistant", "content": "x"}, word))
+    assert translated["stop_reason"] != "tool_use" and not notes
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_l17_a_stop_that_is_an_error_is_an_error(word: str, kind: str) -> None:
     assert caught.value.fault.kind == kind
 
 
-# --- errors that come as a success
+# --- errors with status 200
 
 ERRORS: list[tuple[dict[str, Any], str, str]] = [
     ({"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}, "quota", "insufficient balance"),
@@ -274,18 +274,18 @@ def test_l36_an_error_that_comes_as_a_success_is_reported(body: dict[str, Any], 
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_l36_every_client_is_told_what_failed(client: str) -> None:
+def test_l36_every_client_gets_the_error(client: str) -> None:
     body, _, words = ERRORS[0]
-    told = translate_stream("openai", client, sse(chunk({"content": "hi"}), body))
-    assert words.encode() in told
+    translated = translate_stream("openai", client, sse(chunk({"content": "hi"}), body))
+    assert words.encode() in translated
 
 
 def test_l36_a_stream_that_passes_ends_with_an_error_that_clients_read() -> None:
     made = plan(get("openai"), get("openai"), make_request(stream=True))
     passing = PassThrough(made, ENVIRONMENT)
-    told = passing.feed(sse(chunk({"content": "hi"}), ERRORS[0][0])) + passing.close()
+    translated = passing.feed(sse(chunk({"content": "hi"}), ERRORS[0][0])) + passing.close()
     assert passing.fault is not None and passing.fault.kind == "quota"
-    assert b'"error":{"message":"insufficient balance"' in told and b"base_resp" not in told
+    assert b'"error":{"message":"insufficient balance"' in translated and b"base_resp" not in translated
 
 
 def test_l36_an_error_event_may_hold_plain_text() -> None:

@@ -49,7 +49,7 @@ def totals(prompt: int, completion: int, total: int | None = None) -> dict[str, 
             {**totals(100, 9), "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 20}},
             (20, 9, 60, 20, 0),
         ),
-        # xAI: the completion leaves reasoning out, the total does not
+        # xAI counts reasoning in the total only
         ({**totals(307, 26, 560), "completion_tokens_details": {"reasoning_tokens": 227}}, (307, 253, 0, 0, 227)),
         ({**totals(12, 1, 303), "completion_tokens_details": {"reasoning_tokens": 290}}, (12, 291, 0, 0, 290)),
         ({**totals(12, 291), "completion_tokens_details": {"reasoning_tokens": 290}}, (12, 291, 0, 0, 290)),
@@ -59,11 +59,11 @@ def totals(prompt: int, completion: int, total: int | None = None) -> dict[str, 
         ({**totals(50, 5), "num_cached_tokens": 32}, (18, 5, 32, 0, 0)),
         ({**totals(50, 5), "prompt_tokens_details": {"cache_creation_input_tokens": 40}}, (10, 5, 0, 40, 0)),
         ({**totals(50, 5), "reasoning_tokens": 3}, (50, 5, 0, 0, 3)),
-        # Perplexity's deep research counts thoughts that are no part of its answer
+        # Perplexity's deep research counts thoughts that are not part of its reply
         ({**totals(33, 7163), "reasoning_tokens": 193126, "citation_tokens": 20016}, (33, 7163, 0, 0, 0)),
-        # a proxy whose prompt leaves its caches out: the total shows it
+        # a proxy that does not count cached tokens in its prompt: the total shows it
         ({**totals(14, 10, 2178), "prompt_tokens_details": {"cached_tokens": 2154}}, (14, 10, 2154, 0, 0)),
-        # figures that cannot be
+        # impossible figures
         ({"prompt_tokens": -5, "completion_tokens": 1e308}, (0, MAX_TOKEN_COUNT, 0, 0, 0)),
         ({"prompt_tokens": "12", "completion_tokens": 3.0}, (12, 3, 0, 0, 0)),
         ({"prompt_tokens": True, "completion_tokens": None, "prompt_tokens_details": "x"}, (0, 0, 0, 0, 0)),
@@ -89,7 +89,7 @@ def test_l16_usage_of_groq_and_moonshot_stands_elsewhere() -> None:
 
 
 def test_l16_usage_in_every_chunk_counts_once() -> None:
-    """Perplexity tells its usage in every chunk; the last one holds."""
+    """Perplexity reports its usage in every chunk; the last one counts."""
     frames = [
         {"id": "c1", "choices": [{"index": 0, "delta": {"content": "a"}}], "usage": totals(7, n)} for n in (1, 2, 3)
     ]
@@ -234,13 +234,13 @@ def test_l16_law_usage_is_possible_and_each_dialect_adds_up(report: tuple[str, d
     assert given <= MAX_TOKEN_COUNT and read.output <= MAX_TOKEN_COUNT and read.reasoning <= read.output
     for client in CLIENTS:
         if client == "kiro":
-            continue  # it tells a percentage
-        told, _ = whole_of(upstream, client, raw)
-        assert told == (given, read.output), client
+            continue  # Kiro reports a percentage
+        reported, _ = reported_usage(upstream, client, raw)
+        assert reported == (given, read.output), client
 
 
-def whole_of(upstream: str, client: str, raw: bytes) -> tuple[tuple[int, int], Any]:
-    """All input and all output that a client is told, by the rules of its dialect."""
+def reported_usage(upstream: str, client: str, raw: bytes) -> tuple[tuple[int, int], Any]:
+    """Return all input and all output tokens that a client gets, by the rules of its dialect."""
     body, _ = translate_reply(upstream, client, json.loads(raw))
     usage = body.get("usage") or body.get("usageMetadata")
     match client:
@@ -266,7 +266,7 @@ def whole_of(upstream: str, client: str, raw: bytes) -> tuple[tuple[int, int], A
             return (given, output), usage
 
 
-# --- what an answer cites reaches every client whose dialect has a place for it, whole and streamed
+# --- citations reach every client whose dialect has a field for them, whole and streamed
 
 URL, TITLE = "https://example.org/fox", "Foxes"
 TEXT = "Foxes are red."
@@ -280,8 +280,8 @@ def chat(**message: Any) -> dict[str, Any]:
     return {"index": 0, "message": {"role": "assistant", "content": TEXT, **message}, "finish_reason": "stop"}
 
 
-def chunks(*choices: dict[str, Any], **beside: Any) -> bytes:
-    return sse(*({**CHUNK, "choices": [{"index": 0, **choice}], **beside} for choice in choices))
+def chunks(*choices: dict[str, Any], **fields: Any) -> bytes:
+    return sse(*({**CHUNK, "choices": [{"index": 0, **choice}], **fields} for choice in choices))
 
 
 def events(*frames: dict[str, Any]) -> bytes:
@@ -394,10 +394,10 @@ CITING = ("openai", "anthropic", "responses", "gemini", "bedrock")
 
 @pytest.mark.parametrize("client", CITING)
 @pytest.mark.parametrize("title", WHOLE)
-def test_l34_citations_of_whole_answers(title: str, client: str) -> None:
+def test_l34_citations_of_whole_replies(title: str, client: str) -> None:
     upstream, body = WHOLE[title]
-    told, notes = translate_reply(upstream, client, body)
-    found = json.dumps(told)
+    translated, notes = translate_reply(upstream, client, body)
+    found = json.dumps(translated)
     assert TEXT in found and found.count(URL) == (2 if (title, client) == ("perplexity", "openai") else 1), found
     assert TITLE in found
     assert not [rule for rule in notes if rule.startswith("foreign.")]
@@ -408,13 +408,13 @@ def test_l34_citations_of_whole_answers(title: str, client: str) -> None:
 @pytest.mark.parametrize("title", STREAMS)
 def test_l34_citations_of_streams(title: str, client: str) -> None:
     upstream, data = STREAMS[title]
-    told = translate_stream(upstream, client, data)
-    assert URL.encode() in told and TITLE.encode() in told
+    translated = translate_stream(upstream, client, data)
+    assert URL.encode() in translated and TITLE.encode() in translated
 
 
 def test_l34_a_mapped_citation_has_all_fields_that_sdks_want() -> None:
-    told, _ = translate_reply("openai", "anthropic", WHOLE["chat"][1])
-    assert told["content"][0]["citations"] == [
+    translated, _ = translate_reply("openai", "anthropic", WHOLE["chat"][1])
+    assert translated["content"][0]["citations"] == [
         {
             "type": "web_search_result_location",
             "url": URL,
@@ -423,18 +423,20 @@ def test_l34_a_mapped_citation_has_all_fields_that_sdks_want() -> None:
             "encrypted_index": "dragoman1.",
         }
     ]
-    told, _ = translate_reply("anthropic", "openai", WHOLE["anthropic"][1])
+    translated, _ = translate_reply("anthropic", "openai", WHOLE["anthropic"][1])
     inner = {"start_index": 0, "end_index": 0, "url": URL, "title": TITLE, "content": "red"}
-    assert told["choices"][0]["message"]["annotations"] == [{"type": "url_citation", "url_citation": inner}]
-    told, _ = translate_reply("openai", "responses", WHOLE["chat"][1])
-    assert told["output"][0]["content"][0]["annotations"] == [ANNOTATION]
-    told, _ = translate_reply("openai", "gemini", WHOLE["chat"][1])
-    assert told["candidates"][0]["groundingMetadata"]["groundingChunks"] == [{"web": {"uri": URL, "title": TITLE}}]
+    assert translated["choices"][0]["message"]["annotations"] == [{"type": "url_citation", "url_citation": inner}]
+    translated, _ = translate_reply("openai", "responses", WHOLE["chat"][1])
+    assert translated["output"][0]["content"][0]["annotations"] == [ANNOTATION]
+    translated, _ = translate_reply("openai", "gemini", WHOLE["chat"][1])
+    assert translated["candidates"][0]["groundingMetadata"]["groundingChunks"] == [
+        {"web": {"uri": URL, "title": TITLE}}
+    ]
 
 
-def test_l34_at_home_annotations_come_back_as_they_were() -> None:
-    told, notes = translate_reply("openai", "openai", WHOLE["chat"][1])
-    assert told["choices"][0]["message"]["annotations"] == [NOTED] and not notes
+def test_l34_annotations_stay_unchanged_in_the_same_dialect() -> None:
+    translated, notes = translate_reply("openai", "openai", WHOLE["chat"][1])
+    assert translated["choices"][0]["message"]["annotations"] == [NOTED] and not notes
 
 
 def test_l34_what_has_no_counterpart_is_noted() -> None:
@@ -447,9 +449,9 @@ def test_l34_what_has_no_counterpart_is_noted() -> None:
 
 
 def test_l34_thinking_in_tags_and_sources_beside_the_choices() -> None:
-    """Perplexity's sources come with the first chunk; they are told at the end of the text, not inside the thought."""
+    """Perplexity's sources come with the first chunk; they are sent at the end of the text, not inside the thought."""
     data = chunks(
         {"delta": {"content": "<think>hm</think>Foxes"}}, {"delta": {}, "finish_reason": "stop"}, citations=[URL]
     )
-    told = translate_stream("openai", "anthropic", data)
-    assert told.index(b"Foxes") < told.index(URL.encode())
+    translated = translate_stream("openai", "anthropic", data)
+    assert translated.index(b"Foxes") < translated.index(URL.encode())

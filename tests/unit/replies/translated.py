@@ -1,4 +1,4 @@
-"""Answers of an upstream, whole or streamed, as each client dialect gets them: for tests."""
+"""Test helpers: translate replies of an upstream, whole or streamed, to a client dialect."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def make_request(stream: bool = False) -> Conversation:
 
 
 def translate_reply(upstream: str, client: str, body: Any) -> tuple[Any, list[str]]:
-    """Translate a whole reply; give the client's JSON and the rules of the notes."""
+    """Translate a whole reply; return the client's JSON and the rules of the notes."""
     raw, notes = translate_whole_reply(
         plan(dialect(client), dialect(upstream), make_request()), json.dumps(body).encode(), ENVIRONMENT
     )
-    told = json.loads(raw) if client != "kiro" else raw  # its answers are frames
-    return told, [note.rule for note in notes]
+    body = json.loads(raw) if client != "kiro" else raw  # replies of Kiro are frames
+    return body, [note.rule for note in notes]
 
 
 def translate_stream(upstream: str, client: str, data: bytes) -> bytes:
-    """Translate a stream; give the client's bytes."""
-    answer = ResponseTranslator(plan(dialect(client), dialect(upstream), make_request(stream=True)), ENVIRONMENT)
-    return answer.feed(data) + answer.close()
+    """Translate a stream; return the client's bytes."""
+    translator = ResponseTranslator(plan(dialect(client), dialect(upstream), make_request(stream=True)), ENVIRONMENT)
+    return translator.feed(data) + translator.close()
 
 
 def sse(*frames: Any, done: bool = True) -> bytes:
@@ -42,8 +42,8 @@ def sse(*frames: Any, done: bool = True) -> bytes:
 
 
 def decode_stream(upstream: str, data: bytes) -> Reply:
-    """What the decoder of a dialect makes of a stream. Raises the fault of one that failed."""
-    spoken = dialect(upstream)
-    reader = StreamReader(spoken.binding.frame_decoder(), spoken.codec.decoder(make_request(stream=True), ENVIRONMENT))
+    """Return the reply that the decoder of a dialect reads from a stream. Raises the fault of a failed one."""
+    source = dialect(upstream)
+    reader = StreamReader(source.binding.frame_decoder(), source.codec.decoder(make_request(stream=True), ENVIRONMENT))
     steps = [*reader.feed(data), *reader.close()]
     return assemble_reply([event for step in steps for event in step.events])

@@ -1,4 +1,4 @@
-"""Ways to cut bytes."""
+"""Split bytes into chunks, in several ways."""
 
 from __future__ import annotations
 

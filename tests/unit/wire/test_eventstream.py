@@ -62,7 +62,7 @@ messages = st.builds(encode_message, headers, st.binary(max_size=40))
 
 
 def decode(chunks: list[bytes]) -> tuple[list[Frame], str]:
-    """Decode to the end; give the frames and the name of the error, if any."""
+    """Decode to the end; return the frames and the name of the error, if any."""
     decoder, found = EventStreamDecoder(), []
     try:
         for chunk in chunks:
@@ -147,7 +147,7 @@ def test_every_malformation_has_a_vector() -> None:
 
 
 @pytest.mark.parametrize("size", range(1, len(EVENT)))
-def test_truncation_is_told_with_its_place(size: int) -> None:
+def test_truncation_is_reported_with_its_place(size: int) -> None:
     decoder = EventStreamDecoder()
     assert len(list(decoder.feed(EVENT + EVENT[:size]))) == 1
     whole = str(len(EVENT)) if size >= 12 else "at least 16"
@@ -202,7 +202,7 @@ def test_cuts_do_not_matter(stream: bytes, junk: bytes, data: st.DataObject) -> 
 
 @given(st.binary(max_size=100), st.binary(max_size=40))
 def test_any_headers_area_is_read_or_refused(area: bytes, payload: bytes) -> None:
-    """Whatever stands between sound checksums: a message that encodes to the same bytes, or a typed error."""
+    """Any bytes between correct checksums are a message that encodes to the same bytes, or a typed error."""
     raw = eventstream._encode_message(area, payload)
     try:
         message = decode_message(raw)
@@ -280,8 +280,7 @@ def test_many_messages_in_one_read_are_linear() -> None:
     check_linear_growth(lambda count: lambda: decode([EVENT * count]), 300)
 
 
-# --- Markers finds the leftmost, longest marker in text that is cut anywhere, and holds no more than a marker's
-# beginning
+# --- Markers finds the leftmost, longest marker in text cut anywhere, and leaves at most the start of a marker.
 
 KIMI = ["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_end|>"]
 some_markers = st.sets(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=4)
@@ -303,7 +302,7 @@ def by_the_book(markers: set[str], text: str) -> list[str]:
 
 
 class Splitter:
-    """Use Markers as its callers do: keep what it left unread, and look again when more text has come."""
+    """Use Markers as its callers do: buffer the unread end, and search again when more text has arrived."""
 
     def __init__(self, markers: Markers) -> None:
         self.markers = markers

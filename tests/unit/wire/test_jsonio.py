@@ -58,7 +58,7 @@ def nest(depth: int) -> Json:
 
 
 def same(left: object, right: object) -> bool:
-    """Equality that tells 1 from 1.0 and True."""
+    """Return whether two values are equal and of the same types: 1, 1.0 and True differ."""
     return left == right and repr(left) == repr(right)
 
 
