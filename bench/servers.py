@@ -80,7 +80,7 @@ def check_response(lane: MeasuredServer, scenario: Scenario) -> int:
     """Ask once and read the answer; its size. Raises WrongAnswer, OSError, HTTPException."""
     port, path, headers, _ = lane.target(scenario)
     raw, said = response_check.ask(port, path, headers, body_of(lane, scenario))
-    response_check.compare(said, canned_response(scenario.upstream).said)
+    response_check.compare(said, canned_response(scenario.upstream).content)
     return len(raw)
 
 
