@@ -142,7 +142,7 @@ SHORT_CUTS: list[tuple[Any, str, Any]] = [
     (pairing, "_is_paired", False),
     (renaming, "_allows", False),
     (kiro_surrogates, "_are_whole", False),
-    (openai_messages, "_words", None),
+    (openai_messages, "_plain_text", None),
 ]
 
 
