@@ -1,7 +1,7 @@
-"""Dragoman and its peers side by side, on pinned cores: `make bench`. Exits with 1 if a bar is missed.
+"""Measure Dragoman and its peers side by side, on pinned cores: `make bench`. Exits with 1 if a bar is missed.
 
-A peer that is not installed is named and its bars are not judged; one that is installed and does not start, or does not
-answer rightly, fails.
+The report names peers that are not installed; their bars are not judged. An installed peer that does not start, or
+sends a wrong response, fails the run.
 """
 
 from __future__ import annotations
@@ -38,17 +38,19 @@ Make = Callable[..., Gateway]
 
 
 class Bench:
+    """One run: starts the gateways, measures the chosen parts and collects the results."""
+
     def __init__(self, chosen: argparse.Namespace, folder: Path, upstream: Upstream) -> None:
         self.results = Results()
-        self.failed: list[str] = []  # whatever must not happen
-        self.absent: set[str] = set()  # not asked for, or not installed: the bars beside them are not judged
+        self.failed: list[str] = []  # problems that fail the run
+        self.absent: set[str] = set()  # peers not requested or not installed: their bars are not judged
         self._chosen, self._folder, self._upstream = chosen, folder, upstream
         self._made = 0
         self.makers: dict[str, Make] = self._ours() | self._peers()
         self.ours = [name for name in self.makers if name.startswith(OURS)]
         self._running: dict[str, MeasuredServer] = {}
 
-    # --- who takes part
+    # --- the gateways to measure
 
     def _ours(self) -> dict[str, Make]:
         makers: dict[str, Make] = {OURS: partial(self._dragoman)}
@@ -68,8 +70,8 @@ class Bench:
                 makers[name] = self._peer
                 continue
             self.absent.add(name)
-            asked = name in self._chosen.peers
-            self.results.troubles[name] = "not installed: make bench-peers" if asked else "not asked for"
+            is_requested = name in self._chosen.peers
+            self.results.troubles[name] = "not installed: make bench-peers" if is_requested else "not requested"
         return makers
 
     def _peer(self, name: str) -> Gateway:
@@ -82,47 +84,51 @@ class Bench:
         return self._folder / str(self._made)
 
     def start(self) -> None:
-        tell("starting")
+        """Start all gateways and the relay."""
+        progress("starting")
         for name, make in self.makers.items():
             try:
                 self._running[name] = make(name)
             except NotStarted as error:
-                self.results.troubles[name] = f"would not start: {error}"
-                self.failed.append(f"{name} would not start")
+                self.results.troubles[name] = f"did not start: {error}"
+                self.failed.append(f"{name} did not start")
         self._running[FLOOR] = RelayServer(self._upstream.ports, self._new_folder())
         self._running["direct"] = DirectServer(self._upstream.ports)
 
     def stop(self) -> None:
+        """Stop all gateways and the relay."""
         for lane in self._running.values():
             lane.stop()  # type: ignore[attr-defined]
 
     # --- the parts
 
     async def scenario(self, scenario: Scenario) -> None:
+        """Check the response of each gateway, then measure the scenario in rounds."""
         lanes: dict[str, tuple[MeasuredServer, Scenario, int]] = {}
         for name in (*self.ours, *scenario.rivals, "direct"):
             lane, _, other = name.partition(":")
-            asked = BY_NAME[other] if other else scenario
+            own_scenario = BY_NAME[other] if other else scenario
             if lane not in self._running or (lane == "direct" and scenario.paced):
                 continue
             try:
                 plain = lane in ("direct", FLOOR)
-                lanes[name] = (self._running[lane], asked, 0 if plain else check_response(self._running[lane], asked))
+                size = 0 if plain else check_response(self._running[lane], own_scenario)
+                lanes[name] = (self._running[lane], own_scenario, size)
                 if not plain:
-                    self._whole(asked)
+                    self._check_request_size(own_scenario)
             except (WrongResponse, OSError, http.client.HTTPException) as error:
-                self.results.troubles[f"{name}, {scenario.name}"] = f"a wrong answer: {error}"
-        await measure_rounds(scenario, lanes, self._chosen.rounds, self.results, tell)
+                self.results.troubles[f"{name}, {scenario.name}"] = f"wrong response: {error}"
+        await measure_rounds(scenario, lanes, self._chosen.rounds, self.results, progress)
 
-    def _whole(self, scenario: Scenario) -> None:
-        """A question that lost its greater part on the way is answered fast, too. Raises WrongAnswer."""
-        meant = {"long": 480_000, "pairs": 480_000}.get(scenario.question, 0)
-        came = self._upstream.sizes()[scenario.upstream]
-        if came < meant:
-            raise WrongResponse(f"the upstream was sent {came} bytes of more than {meant}")
+    def _check_request_size(self, scenario: Scenario) -> None:
+        """Check that the upstream got the whole request: a truncated one is also fast. Raises WrongResponse."""
+        expected = {"long": 480_000, "pairs": 480_000}.get(scenario.question, 0)
+        received = self._upstream.sizes()[scenario.upstream]
+        if received < expected:
+            raise WrongResponse(f"the upstream received {received} bytes, expected more than {expected}")
 
     def starts(self) -> None:
-        """Cold start and idle memory, in processes of their own, all with the same upstreams."""
+        """Measure cold start and idle memory, in new processes that all have the same upstreams."""
         for number in range(self._chosen.rounds):
             for name, make in self.makers.items():
                 if name not in self._running or (name != LITELLM and not name.startswith(OURS) and number):
@@ -130,32 +136,34 @@ class Bench:
                 try:
                     gateway = make(name, few=True) if name in self.ours else make(name)
                 except NotStarted as error:
-                    self.failed.append(f"{name} would not start again: {error}")
+                    self.failed.append(f"{name} did not start a second time: {error}")
                     continue
                 found = {"cold start": gateway.started_in, "cold start CPU": gateway.process.cpu()}
                 time.sleep(0.3)
                 for figure, value in {**found, "idle memory": gateway.process.memory()}.items():
                     self.results.figures.setdefault(figure, {}).setdefault(name, []).append(value)
                 gateway.stop()
-            tell(f"cold start {number + 1}/{self._chosen.rounds}")
+            progress(f"cold start {number + 1}/{self._chosen.rounds}")
 
     async def growth(self) -> None:
+        """Measure how costs grow with streams and bodies, and the memory of open streams."""
         for name in self.ours:
             lane = self._running.get(name)
             if not isinstance(lane, Gateway):
                 continue
             try:
-                await growth.flat(lane, self.results, tell)
-                await growth.linear(lane, self._upstream, self.results, tell)
+                await growth.flat(lane, self.results, progress)
+                await growth.linear(lane, self._upstream, self.results, progress)
                 fresh = self.makers[name](name)
                 try:
-                    await growth.held(fresh, self.results, tell)
+                    await growth.held(fresh, self.results, progress)
                 finally:
                     fresh.stop()
             except (BadCell, WrongResponse, NotStarted, OSError) as error:
                 self.results.troubles[f"{name}, growth"] = str(error)
 
     async def workers(self) -> None:
+        """Compare one worker with two."""
         if not gateways.has_workers():
             self.results.troubles["two workers"] = "this Dragoman has no `serve --workers`"
             return
@@ -163,7 +171,7 @@ class Bench:
         try:
             for count in workers.COUNTS:
                 started[count] = self._dragoman(f"{OURS}, {count} workers", workers=count)
-            self.results.shared = await workers.compare(started, self._upstream, self._chosen.rounds, tell)
+            self.results.shared = await workers.compare(started, self._upstream, self._chosen.rounds, progress)
         except (BadCell, WrongResponse, NotStarted, OSError) as error:
             self.failed.append(f"workers: {error}")
         finally:
@@ -171,6 +179,7 @@ class Bench:
                 gateway.stop()
 
     async def all(self) -> None:
+        """Measure all chosen parts."""
         for name in self._chosen.only:
             if name in BY_NAME:
                 await self.scenario(BY_NAME[name])
@@ -182,17 +191,18 @@ class Bench:
             await self.workers()
 
 
-_BEGAN = time.monotonic()
+_START_TIME = time.monotonic()
 
 
-def tell(text: str) -> None:
-    """Say how far it is: on a terminal in one line that changes, elsewhere in one more."""
-    minutes, seconds = divmod(int(time.monotonic() - _BEGAN), 60)
+def progress(text: str) -> None:
+    """Print the progress: on a terminal in one line that changes, elsewhere in a new line."""
+    minutes, seconds = divmod(int(time.monotonic() - _START_TIME), 60)
     line, live = f"{minutes:2}:{seconds:02} {text}", sys.stderr.isatty()
     print(f"\r\033[K{line}" if live else line, end="" if live else "\n", file=sys.stderr, flush=True)
 
 
 def arguments() -> argparse.Namespace:
+    """Return the parsed command line."""
     parts = "\n".join(f"  {scenario.name:8}{scenario.title}" for scenario in BY_NAME.values())
     parser = argparse.ArgumentParser(
         prog="python -m bench",
@@ -207,18 +217,22 @@ examples:
   make bench BENCH="--only A,C --rounds 3 --peers tensorzero,claude-code-router"
   make bench BENCH="--only C,D --peers '' --against ../main-of-yesterday"
 
-All of it with all peers takes about 25 minutes. It needs Linux, and two cores that no other process uses. Figures go to
-build/bench/results.json, too.""",
+All parts with all peers take about 25 minutes. The benchmark needs Linux, and two cores that no other process uses. It
+also writes the figures to build/bench/results.json.""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     listed = lambda text: [part for part in text.split(",") if part]  # noqa: E731
-    parser.add_argument("--only", type=listed, default=list(PARTS), metavar="PARTS", help="some of the parts below")
-    parser.add_argument("--rounds", type=int, default=5, help="of each cell, interleaved; the median counts (5)")
+    parser.add_argument(
+        "--only", type=listed, default=list(PARTS), metavar="PARTS", help="the parts to measure, from the list below"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="rounds of each measurement, interleaved; the median counts (5)"
+    )
     parser.add_argument(
         "--peers",
         type=listed,
         default=list(gateways.MAKERS),
-        help=f"some of {','.join(gateways.MAKERS)}; '' for none (all that are installed)",
+        help=f"peers to measure: {','.join(gateways.MAKERS)}; '' for none (default: all that are installed)",
     )
     parser.add_argument(
         "--against",
@@ -226,18 +240,19 @@ build/bench/results.json, too.""",
         action="append",
         default=[],
         metavar="FOLDER",
-        help="another source tree of Dragoman, measured beside this one; may be given again",
+        help="another source tree of Dragoman to measure beside this one; may be repeated",
     )
     parser.add_argument("--docs", action="store_true", help="write the figures into docs/performance.md, and its chart")
     chosen = parser.parse_args()
     for given, known in ((chosen.only, PARTS), (chosen.peers, gateways.MAKERS)):
         for name in given:
             if name not in known:
-                parser.error(f"there is no {name}; there are {', '.join(known)}")
+                parser.error(f"unknown name {name!r}; known: {', '.join(known)}")
     return chosen
 
 
 def main() -> int:
+    """Run the benchmark and return the exit code."""
     chosen = arguments()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a SIGTERM raises, so that started processes are stopped
     os.sched_setaffinity(0, processes.core(processes.LOAD))
@@ -251,24 +266,25 @@ def main() -> int:
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(bench.all())
         except KeyboardInterrupt:
-            bench.failed.append("it was interrupted: these are the figures so far")
+            bench.failed.append("the run was interrupted; these are the figures so far")
         finally:
             bench.stop()
             upstream.stop()
-    tell("")
+    progress("")
     return finished(bench, chosen)
 
 
 def finished(bench: Bench, chosen: argparse.Namespace) -> int:
+    """Print and save the results; return 1 if a bar is missed."""
     results = bench.results
-    asked = [*chosen.only, *(("cold start", "idle memory") if START in chosen.only else ())]
-    block = report.text(results, bench.ours, asked)
+    requested = [*chosen.only, *(("cold start", "idle memory") if START in chosen.only else ())]
+    block = report.text(results, bench.ours, requested)
     print(block)
     report.saved(results, _SAVED)
-    missed = [*bench.failed, *report.missed(results, asked, bench.absent)]
-    unjudged = report.unjudged(results, asked, bench.absent)
+    missed = [*bench.failed, *report.missed(results, requested, bench.absent)]
+    unjudged = report.unjudged(results, requested, bench.absent)
     if unjudged:
-        print(f"\nNot judged, for want of their peers: {', '.join(unjudged)}.")
+        print(f"\nNot judged, because their peers were not measured: {', '.join(unjudged)}.")
     for line in missed:
         print(f"MISSED  {line}")
     if chosen.docs:

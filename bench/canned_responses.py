@@ -1,6 +1,6 @@
-"""What the fake upstream says, in every dialect, as bytes made once; and what a client must have read in the end.
+"""The responses of the fake upstream in every dialect, as bytes made once, and the content that a client must read.
 
-Own code on purpose: an encoder shared with Dragoman would agree with its mistakes.
+This code shares nothing with Dragoman on purpose: a shared encoder would hide its errors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from zlib import crc32
 
 TEXTS = 300
-PIECE_SIZE = 8  # characters; pieces differ, since some gateways take repetition for a model gone mad
+PIECE_SIZE = 8  # characters; pieces differ, because some gateways stop a model that repeats itself
 FRAGMENTS = 20
 ARGUMENTS = json.dumps({"path": "src/app.py", "old": "one two three " * 6, "new": "four five six\n" * 6})
 TOOL = "edit_file"
@@ -30,29 +30,32 @@ JSON = "application/json"
 
 @dataclass(frozen=True)
 class ResponseContent:
-    """What an answer says, in whichever dialect it is read."""
+    """The content of a response, independent of its dialect."""
 
     text: str
     tool: str = ""
     arguments: str = ""
     stop: str = "end"
-    deltas: int = 0  # pieces of text and of arguments that a stream carries
+    deltas: int = 0  # number of pieces of text and arguments in a stream
 
 
 @dataclass(frozen=True)
 class CannedResponse:
+    """The events of one response, or its one body, and the content that they carry."""
+
     kind: str
     events: tuple[bytes, ...]
-    said: ResponseContent
+    content: ResponseContent
 
     def response(self) -> bytes:
-        """Everything at once; a chunk of the transfer for each event, as services send them."""
+        """Return the whole HTTP response; each event is one chunk of the transfer coding, as services send them."""
         if self.kind == JSON:
             (body,) = self.events
             return _head(JSON, b"content-length: %d" % len(body)) + body
         return self.head() + b"".join(map(chunk, self.events)) + END
 
     def head(self) -> bytes:
+        """Return the HTTP head of a chunked response."""
         return _head(self.kind, b"transfer-encoding: chunked")
 
 
@@ -60,6 +63,7 @@ END = b"0\r\n\r\n"
 
 
 def chunk(data: bytes) -> bytes:
+    """Return the data as one chunk of the transfer coding."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
@@ -119,14 +123,14 @@ def _stream(count: int = TEXTS) -> CannedResponse:
 
 def _call() -> CannedResponse:
     fragments = _cut(ARGUMENTS, FRAGMENTS)
-    return CannedResponse(SSE, _openai_stream(_texts(), fragments, "tool_calls"), _SAID_CALL)
+    return CannedResponse(SSE, _openai_stream(_texts(), fragments, "tool_calls"), _CALL_CONTENT)
 
 
-_SAID_CALL = ResponseContent("".join(_texts()), TOOL, ARGUMENTS, "tool", TEXTS + len(_cut(ARGUMENTS, FRAGMENTS)))
+_CALL_CONTENT = ResponseContent("".join(_texts()), TOOL, ARGUMENTS, "tool", TEXTS + len(_cut(ARGUMENTS, FRAGMENTS)))
 
 
 def _kimi(deltas: int = KIMI_DELTAS) -> CannedResponse:
-    """A call that the model wrote as raw tokens, five characters at a time."""
+    """Return a stream with a call that the model wrote as raw tokens, five characters at a time."""
     opening, closing = "<|tool_calls_section_begin|><|tool_call_begin|>functions.edit_file:0", "<|tool_call_end|>"
     line = "def read(path): return 'it is \\\"so\\\"'\\n"
     body = '{"path":"a.py","new":"' + line * (deltas * KIMI_SIZE // len(line) - 1) + '"}'
@@ -163,14 +167,14 @@ def _anthropic() -> CannedResponse:
         _event("message_delta", delta=stop, usage={"output_tokens": 330}),
         _event("message_stop"),
     )
-    return CannedResponse(SSE, events, _SAID_CALL)
+    return CannedResponse(SSE, events, _CALL_CONTENT)
 
 
 # --- event streams
 
 
 def frame(kind: str, body: dict[str, Any]) -> bytes:
-    """A message of an AWS event stream: both lengths, their checksum, headers, payload, the checksum of all."""
+    """Return a message of an AWS event stream: two lengths, their checksum, headers, payload, the checksum of all."""
     pairs = ((":event-type", kind), (":content-type", JSON), (":message-type", "event"))
     headers = b"".join(
         bytes([len(name)]) + name.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
@@ -191,7 +195,7 @@ def _kiro() -> CannedResponse:
         frame("meteringEvent", {"unit": "credit", "unitPlural": "credits", "usage": 0.05}),
         frame("contextUsageEvent", {"contextUsagePercentage": 1.5}),
     )
-    return CannedResponse(EVENT_STREAM, events, _SAID_CALL)
+    return CannedResponse(EVENT_STREAM, events, _CALL_CONTENT)
 
 
 def _bedrock() -> CannedResponse:
@@ -212,7 +216,7 @@ def _bedrock() -> CannedResponse:
             {"usage": {"inputTokens": 120, "outputTokens": 330, "totalTokens": 450}, "metrics": {"latencyMs": 9}},
         ),
     )
-    return CannedResponse(EVENT_STREAM, events, _SAID_CALL)
+    return CannedResponse(EVENT_STREAM, events, _CALL_CONTENT)
 
 
 _MAKERS: dict[str, Callable[[], CannedResponse]] = {
@@ -224,7 +228,7 @@ _MAKERS: dict[str, Callable[[], CannedResponse]] = {
     "bedrock": _bedrock,
     "kimi": _kimi,
     "paced": lambda: _stream(PACED_EVENTS),
-    "held": lambda: _stream(1),  # begins, says something now and then, and ends when the client leaves
+    "held": lambda: _stream(1),  # sends an event now and then, and ends when the client leaves
     "short": lambda: _stream(SHORT),
     "long": lambda: _stream(LONG),
     "kimi-short": lambda: _kimi(SHORT),
@@ -235,9 +239,10 @@ KINDS = tuple(_MAKERS)
 
 @cache
 def canned_response(kind: str) -> CannedResponse:
+    """Return the response of this kind."""
     return _MAKERS[kind]()
 
 
 def stream_events(kind: str) -> Iterator[bytes]:
-    """The events of a stream between its first and its end, as chunks of the transfer."""
+    """Yield the events of a stream, each as one chunk of the transfer coding."""
     return map(chunk, canned_response(kind).events)

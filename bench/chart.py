@@ -1,4 +1,4 @@
-"""A picture of the figures that count: CPU time a request by gateway, on a logarithmic scale, as an SVG file."""
+"""Draw the chart of docs/performance.md: CPU time per request by gateway, on a logarithmic scale, as an SVG file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.scenarios import BY_NAME, FLOOR, LITELLM, OURS, ROUTER, TENSORZERO
 
 PICTURE = ROOT / "docs" / "performance.svg"
 SHOWN = ("A", "B", "C", "D", "E")
-# In the middle between light and dark, so that both grounds show them; text follows the reader's ground.
+# Medium brightness, so that bars are visible on light and dark backgrounds. The text colour follows the background.
 COLOURS = {OURS: "#d9622b", TENSORZERO: "#5b8ff0", ROUTER: "#8f7bd6", LITELLM: "#3fa37c", FLOOR: "#9a9a9a"}
 _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#333}.t{font-weight:600}line{stroke:#999;stroke-opacity:.35}"
@@ -23,27 +23,28 @@ LEFT, WIDE, ROW, GAP = 150, 520, 18, 34
 
 
 def rows(results: Results) -> dict[str, list[tuple[str, float]]]:
-    """By scenario, each gateway and its median; what was not measured is left out."""
+    """Return the gateways and their medians by scenario; those that were not measured are left out."""
     found = {}
     for name in SHOWN:
         lanes = {lane.partition(":")[0]: lane for lane in results.cells.get(name, {})}
         values = [(lanes[lane], median(results.series(name, lanes[lane]))) for lane in COLOURS if lane in lanes]
         found[name] = [(lane.replace(":", ", its "), value) for lane, value in values if value > 0]
-    return {name: made for name, made in found.items() if made}
+    return {name: gateways for name, gateways in found.items() if gateways}
 
 
 def svg(shown: dict[str, list[tuple[str, float]]]) -> str:
-    values = [value for made in shown.values() for _, value in made]
+    """Return the chart as SVG text."""
+    values = [value for gateways in shown.values() for _, value in gateways]
     least, most = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     drawn, y = [], 46
-    for name, made in shown.items():
+    for name, gateways in shown.items():
         drawn.append(_text(10, y, f"{name}: {BY_NAME[name].title}", "t"))
-        for lane, value in made:
+        for lane, value in gateways:
             y += ROW
-            long = max(2.0, (math.log10(value) - least) / (most - least) * WIDE)
+            width = max(2.0, (math.log10(value) - least) / (most - least) * WIDE)
             colour = COLOURS[lane.partition(",")[0]]
-            bar = f'<rect x="{LEFT}" y="{y - 11}" width="{long:.0f}" height="13" rx="2" fill="{colour}"/>'
-            drawn += [_text(LEFT - 8, y, lane, anchor="end"), bar, _text(LEFT + long + 6, y, number(value))]
+            bar = f'<rect x="{LEFT}" y="{y - 11}" width="{width:.0f}" height="13" rx="2" fill="{colour}"/>'
+            drawn += [_text(LEFT - 8, y, lane, anchor="end"), bar, _text(LEFT + width + 6, y, number(value))]
         y += GAP
     grid = []
     for power in range(least, most + 1):
@@ -58,13 +59,13 @@ def svg(shown: dict[str, list[tuple[str, float]]]) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" role="img">\n{inner}\n</svg>\n'
 
 
-def _text(x: float, y: float, said: str, kind: str = "", *, anchor: str = "") -> str:
+def _text(x: float, y: float, text: str, kind: str = "", *, anchor: str = "") -> str:
     more = (f' class="{kind}"' if kind else "") + (f' text-anchor="{anchor}"' if anchor else "")
-    return f'<text x="{x:.0f}" y="{y}"{more}>{escape(said)}</text>'
+    return f'<text x="{x:.0f}" y="{y}"{more}>{escape(text)}</text>'
 
 
 def write(results: Results, place: Path = PICTURE) -> str:
-    """Draw it, if there is anything to draw; how a page beside it shows it."""
+    """Write the chart and return the Markdown that shows it; empty if there are no figures."""
     shown = rows(results)
     if not shown:
         return ""

@@ -1,8 +1,9 @@
-"""Have the codecs become slower? The instructions of Python that they execute, against what was recorded.
+"""Check that the codecs did not become slower: compare the Python instructions that they execute with a baseline.
 
-A count, not a time: the same code has the same count on every machine, however busy. What C does is not counted, so
-the CPU of each codec is compared, too, in parts of a loop that never changes: codec and loop take turns, the least of
-many turns counts for each, and only what no busy machine explains is too much. `--record` writes the baseline.
+A count of instructions is the same on every machine, however busy. It does not include the work of C code, so the CPU
+time of each codec is compared too, relative to a reference loop that never changes. Codec and loop take turns, and the
+minimum of many turns counts for each. The limit is generous, so that a busy machine does not exceed it. `--record`
+writes the baseline.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from bench.instructions import count_instructions
 
 BASELINE = Path(__file__).parent / "baseline.json"
 NAMES = ("A", "BM", "C", "D", "E", "E2", "F", "G", "H", "PC")
-MAX_STEP_RATIO = 1.15  # of the instructions that were recorded
-MAX_COST_RATIO = 2.0  # of the CPU that was recorded: what C does has no count, and a busy machine empties the caches
-TURNS, AGAIN = 10, 4  # turns of each; how often a complaint is looked into before it is believed
+MAX_STEP_RATIO = 1.15  # of the recorded instructions
+MAX_COST_RATIO = 2.0  # of the recorded CPU time; generous, because a busy machine empties the caches
+TURNS, AGAIN = 10, 4  # turns of each; how often an excess is measured again before it counts
 SAMPLE = 0.004  # seconds: short enough that some turns are not interrupted on a busy machine
 _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 _TOML = "\n".join(f'[t{n}.u]\nname = "word {n}"\nlist = [{n}, 2.5, "x"]\nat = {{a = 1, b = "two"}}' for n in range(6))
@@ -37,9 +38,9 @@ _WORDS = "some words of an 'older text' that are put \"into lines\" again " * 5
 
 
 def reference_work() -> int:
-    """Pure Python that never changes under one version of it: parsers of the standard library.
+    """Run parsers of the standard library: pure Python that does not change within one version of Python.
 
-    Much code and many small objects, as codecs have: a busy machine empties the caches, and must slow both alike.
+    Like a codec, it runs much code and makes many small objects, so a busy machine slows both in the same way.
     """
     found = len(json.dumps(tomllib.loads(_TOML)))
     parser = HTMLParser()
@@ -48,12 +49,13 @@ def reference_work() -> int:
     return found + len(urlencode(parse_qsl("a=1&b=c%20d&e=f&g=%C3%A9")))
 
 
-def run_exchange(made: Exchange) -> Callable[[], object]:
-    return lambda: made.tell(made.ask())
+def run_exchange(pair: Exchange) -> Callable[[], object]:
+    """Return a function that translates one request and its response."""
+    return lambda: pair.translate_response(pair.translate_request())
 
 
 def measure_costs(works: Mapping[str, Callable[[], object]], turns: int = TURNS) -> dict[str, float]:
-    """The least CPU of each in parts of the reference loop's."""
+    """Return the minimum CPU time of each, relative to the reference loop."""
     gc.collect()
     gc.disable()
     try:
@@ -63,16 +65,16 @@ def measure_costs(works: Mapping[str, Callable[[], object]], turns: int = TURNS)
 
 
 def _cost(work: Callable[[], object], turns: int) -> float:
-    often, loops = _often(work), _often(reference_work)
+    repetitions, loops = _repetitions(work), _repetitions(reference_work)
     least = loop = float("inf")
     for _ in range(turns):
         loop = min(loop, _cpu(reference_work, loops))
-        least = min(least, _cpu(work, often))
+        least = min(least, _cpu(work, repetitions))
     gc.collect()
     return least / loop
 
 
-def _often(work: Callable[[], object]) -> int:
+def _repetitions(work: Callable[[], object]) -> int:
     work()
     return max(1, round(SAMPLE / max(_cpu(work, 1), 1e-6)))
 
@@ -85,7 +87,7 @@ def _cpu(work: Callable[[], object], times: int) -> float:
 
 
 def count_steps(work: Callable[[], object]) -> int:
-    """Return how many instructions of Python the work executes, when it is done again."""
+    """Return how many Python instructions the work executes when it runs for the second time."""
     work()
     return count_instructions(work)
 
@@ -93,12 +95,13 @@ def count_steps(work: Callable[[], object]) -> int:
 def find_slower(
     measured: Mapping[str, float], recorded: Mapping[str, float], more: float = MAX_COST_RATIO
 ) -> dict[str, float]:
-    """What costs more than it may, and how many times the recorded cost."""
+    """Return the names whose cost exceeds the limit, each with its ratio to the recorded cost."""
     parts = {name: cost / recorded[name] for name, cost in measured.items() if name in recorded}
     return {name: part for name, part in parts.items() if part > more}
 
 
 def main(arguments: list[str]) -> int:
+    """Compare with the baseline, or record it; return 1 if a codec is slower."""
     works = {name: run_exchange(exchange(name)) for name in NAMES}
     baseline = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
     counted = {name: count_steps(work) for name, work in works.items()}
@@ -110,23 +113,25 @@ def main(arguments: list[str]) -> int:
         return 0
     recorded = baseline.get(_VERSION)
     if recorded is None:
-        print(f"There is no baseline for Python {_VERSION}: nothing was judged.")
+        print(f"No baseline for Python {_VERSION}, so nothing was compared. Record one with --record.")
         return 0
     longer = find_slower(counted, recorded["steps"], MAX_STEP_RATIO)
-    measured, dearer = measure_costs(works), dict[str, float]()
+    measured, costlier = measure_costs(works), dict[str, float]()
     for _ in range(AGAIN):
-        dearer = find_slower(measured, recorded["cpu"])
-        if not dearer:
+        costlier = find_slower(measured, recorded["cpu"])
+        if not costlier:
             break
-        again = measure_costs({name: works[name] for name in dearer}, TURNS * 3)
+        again = measure_costs({name: works[name] for name in costlier}, TURNS * 3)
         measured |= {name: min(cost, measured[name]) for name, cost in again.items()}
-    dearer = find_slower(measured, recorded["cpu"])
+    costlier = find_slower(measured, recorded["cpu"])
     for name in NAMES:
         of_steps = counted[name] / recorded["steps"].get(name, inf)
         of_cpu = measured[name] / recorded["cpu"].get(name, inf)
-        told = "  TOO MANY INSTRUCTIONS" * (name in longer) + "  TOO MUCH CPU" * (name in dearer)
-        print(f"  {name:3} {counted[name]:11,.0f} instructions, {of_steps:.3f} of the record; CPU {of_cpu:.2f}{told}")
-    return 1 if longer or dearer else 0
+        verdict = "  TOO MANY INSTRUCTIONS" * (name in longer) + "  TOO MUCH CPU" * (name in costlier)
+        print(
+            f"  {name:3} {counted[name]:11,.0f} instructions, {of_steps:.3f} of the record; CPU {of_cpu:.2f}{verdict}"
+        )
+    return 1 if longer or costlier else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How Dragoman and its peers are started: as their users start them, with a configuration file and nothing tuned."""
+"""The command lines and configurations of Dragoman and its peers: those of a usual installation, without tuning."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ ROOT = Path(__file__).parent.parent
 PEERS = Path(os.environ.get("DRAGOMAN_PEERS") or ROOT / "build" / "peers")
 LITELLM_VERSION, TENSORZERO_VERSION, ROUTER_VERSION = "1.108.4", "2026.6.0", "2.0.0"
 ROUTER_PACKAGE = "@musistudio/claude-code-router"
-PLAIN = ("whole", "stream", "call", "paced", "held")  # upstreams that every gateway can have
+PLAIN = ("whole", "stream", "call", "paced", "held")  # upstreams that every gateway supports
 PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A gateway about to be started. `port` is 0 if only its log shows the port.
+    """How to start a gateway. `port` is 0 if only the gateway's log shows the port.
 
-    `model` says how it calls the model that an upstream's name stands for.
+    `model` returns the gateway's name of the model for the name of an upstream.
     """
 
     command: list[str]
@@ -46,6 +46,7 @@ HEADERS = {
 
 
 def free_port() -> int:
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -58,7 +59,7 @@ _DIALECTS = {"anthropic": "anthropic", "kiro": "kiro", "bedrock": "bedrock"}
 
 
 def dragoman(folder: Path, ports: Mapping[str, int], *, workers: int = 1, few: bool = False) -> Launch:
-    """`few`: only the upstreams of the peers."""
+    """Return how to start Dragoman; with `few`, it has only the upstreams that the peers have too."""
     port = free_port()
     file = _dragoman_config(folder, ports, few=few)
     command = [sys.executable, "-m", "dragoman", "serve", "--config", str(file), "--port", str(port), "--quiet"]
@@ -73,21 +74,21 @@ def _dragoman_config(folder: Path, ports: Mapping[str, int], *, few: bool = Fals
     for kind, port in ports.items():
         if few and kind not in PLAIN:
             continue
-        wanted = {"dialect": _DIALECTS.get(kind, "openai"), "base_url": f"http://127.0.0.1:{port}"}
-        lines += _upstream(kind, wanted, {"raw_tools": "auto"} if kind.startswith("kimi") else {})
-        if wanted["dialect"] == "openai" and not few:
-            lines += _upstream(f"{kind}-read", wanted, {"repair": True})
+        settings = {"dialect": _DIALECTS.get(kind, "openai"), "base_url": f"http://127.0.0.1:{port}"}
+        lines += _upstream(kind, settings, {"raw_tools": "auto"} if kind.startswith("kimi") else {})
+        if settings["dialect"] == "openai" and not few:
+            lines += _upstream(f"{kind}-read", settings, {"repair": True})
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "dragoman.toml"
     file.write_text("\n".join(lines) + "\n")
     return file
 
 
-def _upstream(name: str, wanted: Mapping[str, str], translation: Mapping[str, object]) -> list[str]:
+def _upstream(name: str, settings: Mapping[str, str], translation: Mapping[str, object]) -> list[str]:
     table = f"upstreams.{name}"
     return [
         f"[{table}]",
-        *(f'{key} = "{value}"' for key, value in wanted.items()),
+        *(f'{key} = "{value}"' for key, value in settings.items()),
         'key = "env:BENCH_KEY"',
         f'models = ["{name}"]',
         f"[{table}.limits]",
@@ -98,6 +99,7 @@ def _upstream(name: str, wanted: Mapping[str, str], translation: Mapping[str, ob
 
 
 def has_workers() -> bool:
+    """Return whether this Dragoman has `serve --workers`."""
     done = subprocess.run([sys.executable, "-m", "dragoman", "serve", "--help"], capture_output=True, check=False)
     return b"--workers" in done.stdout
 
@@ -106,7 +108,7 @@ def has_workers() -> bool:
 
 
 def tensorzero(folder: Path, ports: Mapping[str, int]) -> Launch:
-    """Its wheel carries the whole gateway; this is the way in that its own patch of the OpenAI client uses."""
+    """Return how to start TensorZero. Its wheel contains the whole gateway, started as its OpenAI patch starts it."""
     lines = ["[gateway]", "observability.enabled = false"]
     for kind in PLAIN:
         lines += [
@@ -141,6 +143,7 @@ threading.Event().wait()
 
 
 def claude_code_router(folder: Path, ports: Mapping[str, int]) -> Launch:
+    """Return how to start claude-code-router."""
     port = free_port()
     home = folder / ".claude-code-router"
     home.mkdir(parents=True, exist_ok=True)
@@ -169,7 +172,7 @@ def claude_code_router(folder: Path, ports: Mapping[str, int]) -> Launch:
 
 
 def litellm(folder: Path, ports: Mapping[str, int]) -> Launch:
-    """As users reach a server that speaks Chat Completions. By `openai/`, with OpenAI's client, it costs more."""
+    """Return how to start LiteLLM with `hosted_vllm/` upstreams, which cost less CPU than `openai/` ones."""
     port = free_port()
     models = [
         {
@@ -201,4 +204,5 @@ VERSIONS = {TENSORZERO: TENSORZERO_VERSION, ROUTER: ROUTER_VERSION, LITELLM: LIT
 
 
 def installed(peer: str) -> bool:
+    """Return whether `make bench-peers` has installed the peer."""
     return (PEERS / peer / ".installed").exists()

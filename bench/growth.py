@@ -1,4 +1,4 @@
-"""What must not grow: the cost of an event with the stream, of a byte with the body; memory with streams that ended."""
+"""Check growth: cost per event in long streams, cost per byte of large bodies, memory of open and ended streams."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from bench.scenarios import BY_NAME, Scenario
 from bench.servers import Gateway, MeasuredServer, Upstream, check_response, request_bytes
 
 STREAMS, WAVES = 1000, 4
-_FIRST = 32  # streams: what is loaded and kept when the first ones come is not theirs
-_LARGE = 40 * SIZE  # characters a message: 20 MB
-_TIMES = 3
+_FIRST = 32  # streams opened beforehand: the modules and caches that they load are not counted
+_LARGE = 40 * SIZE  # characters per message; the body has 20 MB
+_ROUNDS = 3
 
 
-async def flat(lane: MeasuredServer, results: Results, tell: Callable[[str], None]) -> None:
-    """µs an event of the longest stream, in parts of a short one's."""
-    ways = {
+async def flat(lane: MeasuredServer, results: Results, progress: Callable[[str], None]) -> None:
+    """Measure µs per event of a long stream, relative to a short one."""
+    cases = {
         "flat": (replace(BY_NAME["C"], question="small"), "short", "long"),
         "flat, passed": (BY_NAME["B"], "short", "long"),
         "flat, raw Kimi": (BY_NAME["F"], "kimi-short", "kimi-long"),
     }
-    for name, (base, short, long) in ways.items():
+    for name, (base, short, long) in cases.items():
         one, other = (replace(base, upstream=kind, callers=2) for kind in (short, long))
         await _ratio(lane, name, (one, other), results, lambda scenario: scenario.events)
-        tell(name)
+        progress(name)
 
 
-async def linear(lane: MeasuredServer, upstream: Upstream, results: Results, tell: Callable[[str], None]) -> None:
-    """ms a MB of a huge body, in parts of a large one's."""
+async def linear(lane: MeasuredServer, upstream: Upstream, results: Results, progress: Callable[[str], None]) -> None:
+    """Measure ms per MB of a body of 20 MB, relative to one of 0.5 MB."""
     one, other = (replace(BY_NAME["E"], size=size, callers=2) for size in (SIZE, _LARGE))
     await _ratio(lane, "linear", (one, other), results, lambda scenario: len(request_bytes(lane, scenario)))
-    sent, came = len(request_bytes(lane, other)), upstream.sizes()["whole"]
-    if came < sent * 0.9:
-        raise BadCell(f"{sent} bytes went in and {came} came out")
-    tell("linear")
+    sent, received = len(request_bytes(lane, other)), upstream.sizes()["whole"]
+    if received < sent * 0.9:
+        raise BadCell(f"the gateway got {sent} bytes and the upstream only {received}")
+    progress("linear")
 
 
 async def _ratio(
@@ -51,16 +51,18 @@ async def _ratio(
     costs: dict[Scenario, list[float]] = {scenario: [] for scenario in pair}
     for scenario in pair:
         check_response(lane, scenario)
-    for _ in range(_TIMES):
+    for _ in range(_ROUNDS):
         for scenario in pair:
             done = await measure_cell(lane, scenario, 0, 0.8)
             costs[scenario].append(done.cpu / done.requests / units(scenario))
-    small, large = (min(costs[scenario]) for scenario in pair)  # what others do on the machine only ever adds
+    small, large = (
+        min(costs[scenario]) for scenario in pair
+    )  # other processes can only add to the cost, so the minimum counts
     results.figures.setdefault(name, {})[lane.name] = [large / small]
 
 
-async def held(gateway: Gateway, results: Results, tell: Callable[[str], None]) -> None:
-    """Hold streams open, let them go, and do it again: what each takes, and what is left of it."""
+async def held(gateway: Gateway, results: Results, progress: Callable[[str], None]) -> None:
+    """Open streams and close them, several times: measure the memory of each, and the memory that stays afterwards."""
     scenario = replace(BY_NAME["C"], question="small", upstream="held", callers=STREAMS)
     port, raw = gateway.target(scenario)[0], request_bytes(gateway, scenario)
     (await load.flowing(port, raw, _FIRST)).abort()
@@ -68,8 +70,8 @@ async def held(gateway: Gateway, results: Results, tell: Callable[[str], None]) 
     at_rest, full, busy = [gateway.process.memory()], [], []
     for wave in range(WAVES):
         running = await load.flowing(port, raw, STREAMS)
-        if running.tally.errors or any(not caller.size for caller in running.callers):
-            raise BadCell(f"not all streams began: {running.tally.errors[:1]}")
+        if running.counts.errors or any(not caller.size for caller in running.callers):
+            raise BadCell(f"not all streams began: {running.counts.errors[:1]}")
         before = gateway.cpu()
         await asyncio.sleep(2.0)
         busy.append((gateway.cpu() - before) / 2.0 * 100)
@@ -77,8 +79,8 @@ async def held(gateway: Gateway, results: Results, tell: Callable[[str], None]) 
         running.abort()
         await asyncio.sleep(1.5)
         at_rest.append(gateway.process.memory())
-        tell(f"held streams {wave + 1}/{WAVES}")
-    # What the allocator keeps for the next streams after the first wave is no leak; what every further one adds, is.
+        progress(f"held streams {wave + 1}/{WAVES}")
+    # Memory that the allocator keeps after the first wave is not a leak. Memory that each further wave adds is one.
     figures = {
         "stream memory": (full[0] - at_rest[0]) * 1024 / STREAMS,
         "kept memory": max(0.0, (at_rest[-1] - at_rest[1]) * 1024 / STREAMS / (WAVES - 1)),

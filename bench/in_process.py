@@ -1,8 +1,8 @@
-"""The whole gateway in one process, with sockets in memory: the cost of an event and of an open stream.
+"""Measure the cost of an event and of an open stream: the whole gateway in one process, with sockets in memory.
 
-`python -m bench.in_process [P PC]` prints the CPU of an event that comes alone in its read, which Python functions it
-calls, and the memory of an open stream; the kernel, the loop and cold caches are not in it. `--where` shows which
-lines took the memory.
+`python -m bench.in_process [P PC]` prints the CPU time of an event that arrives alone in its read, the Python functions
+that it calls, and the memory of an open stream. The kernel, the event loop and cold caches are not included. `--where`
+also prints the lines that allocated the memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ limits.concurrency = 100000
 
 
 class Socket(asyncio.Transport):
-    """Takes what is written, and knows how much it was."""
+    """A transport that counts the written bytes and drops them, unless `written` collects them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,14 +77,14 @@ class Socket(asyncio.Transport):
 
 
 class Bench:
-    """A gateway, its clients and its upstream."""
+    """A gateway with simulated client and upstream connections."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         config = build_config(_CONFIG, None, {"HOME": "/nowhere"}, {}).config
         self.gateway = Gateway(config, key=KEY, state=Path("/nowhere"))
         self.carrier = HttpServer(self.gateway.handle)
-        self.dialled: list[Any] = []
+        self.connections: list[Any] = []
         upstream.open_connection = self._dial  # type: ignore[attr-defined]
         headers = {**HEADERS[scenario.client], "content-type": "application/json"}
         body = request_body(scenario.client, scenario.question, "paced", stream=True)
@@ -93,25 +93,25 @@ class Bench:
     async def _dial(self, make: Callable[[], Any], *_: Any, **__: Any) -> Any:
         connection = make()
         connection.connection_made(Socket())
-        self.dialled.append(connection)
+        self.connections.append(connection)
         return connection
 
     async def open(self, count: int) -> list[tuple[Any, Socket]]:
-        """Streams that have begun: the upstream's connection and the client's socket of each."""
-        said = canned_response(self.scenario.upstream)
+        """Open streams that have begun; return the upstream connection and the client socket of each."""
+        response = canned_response(self.scenario.upstream)
         opened = []
         for _ in range(count):
             protocol: Any = ServerConnection(self.carrier)
             socket = Socket()
             protocol.connection_made(socket)
             protocol.data_received(self.request)
-            while not self.dialled:
+            while not self.connections:
                 await asyncio.sleep(0)
-            connection = self.dialled.pop()
-            read(connection, said.head())
+            connection = self.connections.pop()
+            read(connection, response.head())
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            for event in said.events[:3]:
+            for event in response.events[:3]:
                 read(connection, chunk(event))
             if not socket.size:
                 raise SystemExit("a stream did not begin")
@@ -119,7 +119,7 @@ class Bench:
         return opened
 
     async def event(self) -> float:
-        """Microseconds of CPU for an event."""
+        """Return the CPU time of an event, in microseconds."""
         streams = await self.open(STREAMS)
         pieces = [chunk(event) for event in canned_response(self.scenario.upstream).events[3:-3]]
         part, best = len(pieces) // TURNS, float("inf")
@@ -130,11 +130,11 @@ class Bench:
                 for connection, _ in streams:
                     read(connection, piece)
             best = min(best, time.process_time() - began)
-        _checked(streams[0], pieces[-1])
+        _check_event(streams[0], pieces[-1])
         return best / part / STREAMS * 1e6
 
     async def frames(self) -> Counter[str]:
-        """The Python functions that one event calls."""
+        """Return the Python functions that one event calls."""
         connection, _ = (await self.open(1))[0]
         piece = chunk(canned_response(self.scenario.upstream).events[5])
         read(connection, piece)
@@ -147,11 +147,11 @@ class Bench:
         sys.setprofile(seen)
         read(connection, piece)
         sys.setprofile(None)
-        del calls["inside.py:read"]
+        del calls["in_process.py:read"]
         return calls
 
     async def memory(self) -> tuple[float, list[str]]:
-        """KB of Python's memory for an open stream, and the lines that took it."""
+        """Return the KB of Python memory of an open stream, and the lines that allocated it."""
         await self.open(3)
         gc.collect()
         tracemalloc.start(1)
@@ -162,26 +162,26 @@ class Bench:
         tracemalloc.stop()
         del streams
         others = (tracemalloc.__file__, __file__)
-        kept = [each for each in found if each.traceback[0].filename not in others]
-        lines = [f"{each.size_diff / HELD:7.0f} {each.count_diff / HELD:5.1f}  {each.traceback[0]}" for each in kept]
-        return sum(each.size_diff for each in kept) / HELD / 1024, lines
+        own = [each for each in found if each.traceback[0].filename not in others]
+        lines = [f"{each.size_diff / HELD:7.0f} {each.count_diff / HELD:5.1f}  {each.traceback[0]}" for each in own]
+        return sum(each.size_diff for each in own) / HELD / 1024, lines
 
 
 def read(connection: Any, piece: bytes) -> None:
-    """As the loop does it: the read, and the turn that the connection asked for, if it did."""
+    """Deliver a read as the event loop does, and run the turn that the connection scheduled, if any."""
     connection.data_received(piece)
     if getattr(connection, "_turning", False):
         connection._next_turn()
 
 
-def _checked(stream: tuple[Any, Socket], piece: bytes) -> None:
-    """A fast wrong answer is none."""
+def _check_event(stream: tuple[Any, Socket], piece: bytes) -> None:
+    """Check that the client gets the event: a wrong response must not count as a fast one."""
     connection, socket = stream
     socket.written = []
     read(connection, piece)
-    (told,) = socket.written
-    if b" it" not in told:
-        raise SystemExit(f"an event was lost: {told!r}")
+    (output,) = socket.written
+    if b" it" not in output:
+        raise SystemExit(f"an event was lost: {output!r}")
 
 
 async def _main(names: list[str], *, where: bool) -> None:
@@ -197,6 +197,6 @@ async def _main(names: list[str], *, where: bool) -> None:
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
+    arguments = sys.argv[1:]
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_main([name for name in given if name in BY_NAME] or ["P", "PC"], where="--where" in given))
+        runner.run(_main([name for name in arguments if name in BY_NAME] or ["P", "PC"], where="--where" in arguments))

@@ -1,4 +1,4 @@
-"""Count the instructions of Python that a piece of work executes: the same number on every machine, however busy."""
+"""Count the Python instructions that a function executes: the same number on every machine, however busy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def count_instructions(work: Callable[[], object]) -> int:
-    """Return how many instructions of Python the work executes."""
+    """Return how many Python instructions the work executes."""
     count = 0
 
     def local(_frame: FrameType, event: str, _argument: object) -> Any:
@@ -22,13 +22,13 @@ def count_instructions(work: Callable[[], object]) -> int:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return local
 
-    before, collects = sys.gettrace(), gc.isenabled()
-    gc.disable()  # finalizers and the callbacks of other tools would be counted
+    before, was_enabled = sys.gettrace(), gc.isenabled()
+    gc.disable()  # otherwise finalizers and callbacks of other tools would be counted
     sys.settrace(begin)
     try:
         work()
     finally:
         sys.settrace(before)
-        if collects:
+        if was_enabled:
             gc.enable()
     return count

@@ -1,4 +1,7 @@
-"""The load generator: raw HTTP/1.1 on keep-alive connections, callbacks only. Reads as little as ends an answer."""
+"""The load generator: raw HTTP/1.1 on keep-alive connections, with callbacks only.
+
+It parses no more than it needs to find the end of a response, so that it stays cheap.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from dataclasses import dataclass, field
 from bench.canned_responses import END
 from bench.upstream import length_of
 
-PATIENCE = 60.0  # seconds for the last answers
+MAX_WAIT = 60.0  # seconds to wait for the last responses
 
 
 @dataclass
 class LoadCounts:
-    """What a cell saw. Times in seconds; `sizes` are of whole bodies."""
+    """The counts of one measurement. Times are in seconds; `sizes` are the sizes of whole bodies."""
 
     requests: int = 0
     events: int = 0
@@ -27,13 +30,13 @@ class LoadCounts:
 
 
 class LoadConnection(asyncio.Protocol):
-    """One connection that asks the same question again and again, as long as `more` says yes."""
+    """One connection that sends the same request again and again, as long as `more` returns true."""
 
-    def __init__(self, request: bytes, tally: LoadCounts, more: Callable[[], bool], done: Callable[[], None]) -> None:
-        self.request, self.tally, self.more, self.done = request, tally, more, done
+    def __init__(self, request: bytes, counts: LoadCounts, more: Callable[[], bool], done: Callable[[], None]) -> None:
+        self.request, self.counts, self.more, self.done = request, counts, more, done
         self.began = self.first = 0.0
         self.head = self.tail = b""
-        self.left = -1  # as the upstream counts
+        self.left = -1  # bytes left of the body; -1: the head is not complete; -2: the body is chunked
         self.size = 0
         self.over = False
 
@@ -55,27 +58,27 @@ class LoadConnection(asyncio.Protocol):
             self.first = time.perf_counter()
             self.head = b""
             if not head.startswith(b"HTTP/1.1 200"):
-                self.tally.errors.append(head[:60].decode("latin-1") + " " + data[:300].decode("utf-8", "replace"))
+                self.counts.errors.append(head[:60].decode("latin-1") + " " + data[:300].decode("utf-8", "replace"))
                 self.end()
                 return
             self.left = length_of(head)
         self.size += len(data)
-        self.tally.events += data.count(b"\n\n")
+        self.counts.events += data.count(b"\n\n")
         if self.left > 0:
             self.left -= len(data)
             if self.left == 0:
                 self.answered()
-        elif (self.tail + data[-5:]).endswith(END):  # it may come in two reads
+        elif (self.tail + data[-5:]).endswith(END):  # the end may be split over two reads
             self.answered()
         else:
             self.tail = (self.tail + data[-4:])[-4:]
 
     def answered(self) -> None:
-        tally = self.tally
-        tally.requests += 1
-        tally.times.append(time.perf_counter() - self.began)
-        tally.firsts.append(self.first - self.began)
-        tally.sizes.append(self.size)
+        counts = self.counts
+        counts.requests += 1
+        counts.times.append(time.perf_counter() - self.began)
+        counts.firsts.append(self.first - self.began)
+        counts.sizes.append(self.size)
         if self.more():
             self.ask()
         else:
@@ -87,34 +90,36 @@ class LoadConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.over:
-            self.tally.errors.append(f"the connection was closed in mid-answer ({error})")
+            self.counts.errors.append(f"the connection was closed during a response ({error})")
         self.done()
 
 
 def request(host: str, path: str, headers: dict[str, str], body: bytes) -> bytes:
+    """Return a POST request as bytes."""
     lines = {"host": host, "content-type": "application/json", "content-length": str(len(body)), **headers}
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body
 
 
 class RunningLoad:
-    """Callers at work on one port."""
+    """Open connections of several callers to one port."""
 
     def __init__(self, port: int, raw: bytes, callers: int, more: Callable[[], bool]) -> None:
-        self.tally = LoadCounts()
+        self.counts = LoadCounts()
         self.callers: list[LoadConnection] = []
         self._port, self._raw, self._wanted, self._more = port, raw, callers, more
         self._left = callers
         self._done = asyncio.Event()
 
     async def start(self) -> None:
+        """Open all connections; each sends its first request at once."""
         loop = asyncio.get_running_loop()
         for _ in range(self._wanted):
             _, caller = await loop.create_connection(self._made, "127.0.0.1", self._port)
             self.callers.append(caller)
 
     def _made(self) -> LoadConnection:
-        return LoadConnection(self._raw, self.tally, self._more, self._one_done)
+        return LoadConnection(self._raw, self.counts, self._more, self._one_done)
 
     def _one_done(self) -> None:
         self._left -= 1
@@ -122,44 +127,49 @@ class RunningLoad:
             self._done.set()
 
     async def finish(self) -> LoadCounts:
+        """Wait for the last responses and return the counts."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(MAX_WAIT):
                 await self._done.wait()
         except TimeoutError:
-            self.tally.errors.append(f"{self._left} answers did not end within {PATIENCE:g} s")
+            self.counts.errors.append(f"{self._left} responses did not end within {MAX_WAIT:g} s")
             self.abort()
-        return self.tally
+        return self.counts
 
     def abort(self) -> None:
+        """Close all connections at once."""
         for caller in self.callers:
             caller.over = True
             caller.transport.abort()  # type: ignore[attr-defined]
 
 
 async def closed(port: int, raw: bytes, callers: int, seconds: float, least: int = 1) -> LoadCounts:
-    """Each caller asks anew when it has its answer, until the time is over; every answer begun is waited for."""
+    """Run a closed loop: each caller sends the next request when its response ends, until the time is over.
+
+    Every response that has begun is read to its end. At least `least` requests are sent.
+    """
     began = time.perf_counter()
-    asked = callers
+    sent_requests = callers
 
     def more() -> bool:
-        nonlocal asked
-        if asked >= least and time.perf_counter() - began >= seconds:
+        nonlocal sent_requests
+        if sent_requests >= least and time.perf_counter() - began >= seconds:
             return False
-        asked += 1
+        sent_requests += 1
         return True
 
     running = RunningLoad(port, raw, callers, more)
     await running.start()
-    tally = await running.finish()
-    tally.seconds = time.perf_counter() - began
-    return tally
+    counts = await running.finish()
+    counts.seconds = time.perf_counter() - began
+    return counts
 
 
 async def flowing(port: int, raw: bytes, streams: int) -> RunningLoad:
-    """Streams that are asked for once; returns when every one of them has begun."""
+    """Open streams with one request each; return when all of them have begun."""
     running = RunningLoad(port, raw, streams, lambda: False)
     await running.start()
-    until = time.perf_counter() + PATIENCE
+    until = time.perf_counter() + MAX_WAIT
     while any(not caller.size and not caller.over for caller in running.callers) and time.perf_counter() < until:
         await asyncio.sleep(0.02)
     return running

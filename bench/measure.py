@@ -1,4 +1,7 @@
-"""Cells: one scenario asked of one lane for a moment, and what that cost."""
+"""Measure cells: a cell is one scenario sent to one server for about a second, and its cost.
+
+A lane is the series of cells of one server; the report shows each lane as a row.
+"""
 
 from __future__ import annotations
 
@@ -14,42 +17,48 @@ from bench.scenarios import BY_NAME, Scenario
 from bench.servers import DirectServer, MeasuredServer, request_bytes
 
 SECONDS = 1.2
-PACED_TURNS = 3  # of each lane in a round: where little is done, what else runs on the machine shows most
+PACED_TURNS = 3  # per lane and round: small costs need more turns, because other processes disturb them most
 PROBE, WARM = 0.25, 0.2
-SETTLED = 0.3  # of paced streams, before they count
+SETTLED = 0.3  # seconds that paced streams run before they are measured
 
 
 class BadCell(Exception):
-    """A cell with a mistake in it counts for nothing."""
+    """A measurement with errors, which does not count."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one cell gave. CPU in seconds; times in ms, of a lone caller."""
+    """The result of one cell. CPU in seconds; times in ms, of a single caller."""
 
     requests: float
     events: float
     cpu: float
-    rate: float  # a second: requests, or events of paced streams
+    rate: float  # per second: requests, or events of paced streams
     times: Sequence[float] = ()
     firsts: Sequence[float] = ()
 
     @property
     def ms_a_request(self) -> float:
+        """CPU time per request, in ms."""
         return self.cpu / self.requests * 1e3 if self.requests else float("nan")
 
     @property
     def us_an_event(self) -> float:
+        """CPU time per event, in µs."""
         return self.cpu / self.events * 1e6 if self.events else float("nan")
 
     def figure(self, per: str) -> float:
+        """Return the cost per `event` or per `request`."""
         return self.us_an_event if per == "event" else self.ms_a_request
 
 
 @dataclass(frozen=True)
 class WorkersCell:
-    """What a cell of several workers gave: requests a second; CPU ms a request, ours and the load's; what the
-    busier worker took of ours."""
+    """The result of a cell with several workers.
+
+    `rate` is requests per second; `ours` and `load` are CPU ms per request, of the gateway and of the load generator
+    with the upstream; `busiest` is the busiest worker's share of `ours`.
+    """
 
     rate: float
     ours: float
@@ -59,7 +68,7 @@ class WorkersCell:
 
 @dataclass
 class Results:
-    """Cells by scenario and lane, one per round; other figures by name and lane; what went wrong."""
+    """Cells by scenario and lane, one per round; other figures by name and lane; problems."""
 
     cells: dict[str, dict[str, list[Cell]]] = field(default_factory=dict)
     figures: dict[str, dict[str, list[float]]] = field(default_factory=dict)
@@ -67,16 +76,14 @@ class Results:
     troubles: dict[str, str] = field(default_factory=dict)  # "lane" or "lane, scenario": why it is not judged
 
     def series(self, figure: str, lane: str) -> list[float]:
-        """The figure that bars judge, round by round."""
+        """Return the values that a bar judges, one per round."""
         if figure in BY_NAME:
-            return [
-                measure_cell.figure(BY_NAME[figure].per) for measure_cell in self.cells.get(figure, {}).get(lane, [])
-            ]
+            return [cell.figure(BY_NAME[figure].per) for cell in self.cells.get(figure, {}).get(lane, [])]
         return self.figures.get(figure, {}).get(lane, [])
 
 
 async def measure_cell(lane: MeasuredServer, scenario: Scenario, least_size: int, seconds: float | None = None) -> Cell:
-    """Raises BadCell."""
+    """Measure one scenario on one server. Raises BadCell."""
     raw = request_bytes(lane, scenario)
     port = lane.target(scenario)[0]
     if scenario.paced:
@@ -87,29 +94,29 @@ async def measure_cell(lane: MeasuredServer, scenario: Scenario, least_size: int
         return Cell(0, 0, 0, 0, times, firsts)
     check_counts(await load.closed(port, raw, scenario.callers, WARM), least_size)
     before = lane.cpu()
-    tally = check_counts(await load.closed(port, raw, scenario.callers, seconds or SECONDS), least_size)
+    counts = check_counts(await load.closed(port, raw, scenario.callers, seconds or SECONDS), least_size)
     cpu = lane.cpu() - before
-    requests = tally.requests
-    return Cell(requests, requests * scenario.events, cpu, requests / tally.seconds, times, firsts)
+    requests = counts.requests
+    return Cell(requests, requests * scenario.events, cpu, requests / counts.seconds, times, firsts)
 
 
 async def _paced(lane: MeasuredServer, scenario: Scenario, port: int, raw: bytes, seconds: float) -> Cell:
     running = await load.flowing(port, raw, scenario.callers)
     await asyncio.sleep(SETTLED)
-    tally, loop = running.tally, asyncio.get_running_loop()
-    events, cpu, began = tally.events, lane.cpu(), loop.time()
+    counts, loop = running.counts, asyncio.get_running_loop()
+    events, cpu, began = counts.events, lane.cpu(), loop.time()
     await asyncio.sleep(seconds)
-    events, cpu, took = tally.events - events, lane.cpu() - cpu, loop.time() - began
-    if tally.requests:
+    events, cpu, elapsed = counts.events - events, lane.cpu() - cpu, loop.time() - began
+    if counts.requests:
         raise BadCell("streams ended while they were measured")
-    check_counts(tally, 0)
+    check_counts(counts, 0)
     running.abort()
     await asyncio.sleep(SETTLED)
-    return Cell(0, events, cpu, events / took)
+    return Cell(0, events, cpu, events / elapsed)
 
 
 def joined(cells: Sequence[Cell]) -> Cell:
-    """What several turns gave together."""
+    """Return several cells as one."""
     return Cell(
         sum(each.requests for each in cells),
         sum(each.events for each in cells),
@@ -120,13 +127,13 @@ def joined(cells: Sequence[Cell]) -> Cell:
     )
 
 
-def check_counts(tally: LoadCounts, least_size: int) -> LoadCounts:
-    """The same; raises BadCell for a mistake in it."""
-    if tally.errors:
-        raise BadCell(f"{len(tally.errors)} errors, the first: {tally.errors[0]}")
-    if tally.sizes and min(tally.sizes) < least_size * 0.98:
-        raise BadCell(f"an answer of {min(tally.sizes)} bytes where {least_size} were read before")
-    return tally
+def check_counts(counts: LoadCounts, least_size: int) -> LoadCounts:
+    """Return the counts; raises BadCell for errors, or for a response that is too small."""
+    if counts.errors:
+        raise BadCell(f"{len(counts.errors)} errors, the first: {counts.errors[0]}")
+    if counts.sizes and min(counts.sizes) < least_size * 0.98:
+        raise BadCell(f"a response has {min(counts.sizes)} bytes, but the first one had {least_size}")
+    return counts
 
 
 async def measure_rounds(
@@ -134,9 +141,9 @@ async def measure_rounds(
     lanes: Mapping[str, tuple[MeasuredServer, Scenario, int]],
     count: int,
     results: Results,
-    tell: Callable[[str], None],
+    progress: Callable[[str], None],
 ) -> None:
-    """Every lane in every round, in another order each time, so that compared cells are neighbours."""
+    """Measure every lane in every round, in random order, so that the compared cells are close in time."""
     found = results.cells.setdefault(scenario.name, {})
     for number in range(count):
         turns: dict[str, list[Cell]] = {}
@@ -144,28 +151,29 @@ async def measure_rounds(
             order = [name for name in lanes if f"{name}, {scenario.name}" not in results.troubles]
             random.shuffle(order)
             for name in order:
-                lane, asked, least_size = lanes[name]
+                lane, own_scenario, least_size = lanes[name]
                 try:
-                    turns.setdefault(name, []).append(await measure_cell(lane, asked, least_size))
+                    turns.setdefault(name, []).append(await measure_cell(lane, own_scenario, least_size))
                 except (BadCell, OSError) as error:
                     results.troubles[f"{name}, {scenario.name}"] = str(error)
                     found.pop(name, None)
                     turns.pop(name, None)
         for name, cells in turns.items():
             found.setdefault(name, []).append(joined(cells))
-        tell(f"{scenario.name} {number + 1}/{count}")
+        progress(f"{scenario.name} {number + 1}/{count}")
 
 
 def median(values: Sequence[float]) -> float:
+    """Return the median; NaN for no values."""
     return statistics.median(values) if values else float("nan")
 
 
 def spread(values: Sequence[float]) -> float:
-    """How far apart the rounds are: half of the range, in parts of the median."""
+    """Return half the range of the values, relative to their median."""
     return (max(values) - min(values)) / 2 / median(values) if len(values) > 1 and median(values) else 0.0
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which this share of them lies."""
+    """Return the value below which this share of the values lies; NaN for no values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")

@@ -1,4 +1,4 @@
-"""Install the peers, each at its pinned version, into a cache of their own: `make bench-peers`."""
+"""Install the peers at their pinned versions, each into its own folder: `make bench-peers`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,19 @@ def _litellm(folder: Path) -> None:
     _python(folder, "uv")
     override = folder / "override.txt"
     override.write_text("certifi\n")
-    # With the parser in C that uvicorn takes if it is there: peers shall run at their best.
-    wanted = [f"litellm[proxy]=={VERSIONS[LITELLM]}", "httptools", "--override", str(override)]
-    _run([str(folder / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(folder / "bin" / "python"), *wanted])
+    # httptools is the C parser that uvicorn uses if it is installed: peers are measured at their best.
+    requirements = [f"litellm[proxy]=={VERSIONS[LITELLM]}", "httptools", "--override", str(override)]
+    _run(
+        [
+            str(folder / "bin" / "uv"),
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            str(folder / "bin" / "python"),
+            *requirements,
+        ]
+    )
 
 
 def _router(folder: Path) -> None:
@@ -51,12 +61,13 @@ INSTALLERS: dict[str, Callable[[Path], None]] = {TENSORZERO: _tensorzero, ROUTER
 
 
 def main(names: list[str]) -> int:
+    """Install the named peers, or all; return 1 if one fails."""
     failed = 0
     for name in names or list(INSTALLERS):
         folder = PEERS / name
         mark = folder / ".installed"
         if mark.exists() and mark.read_text() == VERSIONS[name]:
-            print(f"{name} {VERSIONS[name]} is there")
+            print(f"{name} {VERSIONS[name]} is already installed")
             continue
         print(f"installing {name} {VERSIONS[name]}", flush=True)
         try:

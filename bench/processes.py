@@ -1,4 +1,4 @@
-"""Processes under test: pinned to cores, each with its own log, measured with /proc."""
+"""Processes under test: pinned to cores, each with its own log, measured through /proc. Linux only."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ CORES = sorted(os.sched_getaffinity(0))
 
 
 def core(number: int) -> set[int]:
-    """This core, or all there are where there is only one."""
+    """Return the core of this number; on a machine with fewer cores, all of them."""
     return {CORES[number]} if len(CORES) > number else set(CORES)
 
 
 def cores(number: int) -> set[int]:
+    """Return the first `number` cores."""
     return set(CORES[:number])
 
 
 class Process:
-    """A program and all that it starts, in a process group of its own."""
+    """A program and its child processes, in their own process group."""
 
     def __init__(self, command: list[str], folder: Path, env: dict[str, str], on: set[int]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,11 +41,12 @@ class Process:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=partial(_settle, on),  # noqa: PLW1509  one thread only, here
+                preexec_fn=partial(_pin, on),  # noqa: PLW1509  safe here: there is only one thread
             )
 
     @property
     def alive(self) -> bool:
+        """Whether the program still runs."""
         return self._running.poll() is None
 
     @property
@@ -61,18 +63,19 @@ class Process:
         return found
 
     def cpu(self) -> float:
-        """Seconds of user and system time, of it and its descendants, those that ended included."""
+        """Return the seconds of user and system time of the program and its descendants, also of ended ones."""
         return sum(self.cpus().values())
 
     def cpus(self) -> dict[int, float]:
-        spent = {}
+        """Return the CPU seconds by process id."""
+        seconds = {}
         for pid in self.pids:
             with suppress(OSError, IndexError):
-                spent[pid] = cpu_of(pid)
-        return spent
+                seconds[pid] = cpu_of(pid)
+        return seconds
 
     def memory(self) -> float:
-        """MB that are its own, shared pages in parts (PSS)."""
+        """Return the memory in MB; shared pages count in proportion (PSS)."""
         total = 0
         for pid in self.pids:
             with suppress(OSError):
@@ -80,11 +83,13 @@ class Process:
                     total += int(line.split()[1]) if line.startswith("Pss:") else 0
         return total / 1024
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
+        """Return the last lines of the log."""
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         return " | ".join(lines[-3:])[-300:]
 
     def stop(self) -> None:
+        """Stop the process group: SIGTERM, then SIGKILL after three seconds."""
         with suppress(ProcessLookupError):
             os.killpg(self._running.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -94,23 +99,23 @@ class Process:
         self._running.wait()
 
 
-def _settle(on: set[int]) -> None:
-    """Pin this process to these cores, and end it with its parent."""
+def _pin(on: set[int]) -> None:
+    """Pin this process to the cores, and let the kernel kill it when its parent ends."""
     os.sched_setaffinity(0, on)
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def cpu_of(pid: int) -> float:
-    """Seconds of user and system time, its children's that ended included."""
+    """Return the seconds of user and system time of a process, including its ended children."""
     return sum(map(int, _stat(pid)[11:15])) * _TICK
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; the name before it may hold anything."""
+    """Return the fields of /proc/PID/stat from the state on; the name before it may contain any character."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _clean() -> dict[str, str]:
     """Return an environment without proxies, keys or tracing that could change the measurement."""
-    kept = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "SSL_CERT_FILE")
-    return {name: os.environ[name] for name in kept if name in os.environ}
+    names = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "SSL_CERT_FILE")
+    return {name: os.environ[name] for name in names if name in os.environ}

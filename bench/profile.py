@@ -1,6 +1,6 @@
-"""Where one scenario's time goes: `python -m bench.profile C [SECONDS]`, with py-spy on the PATH or in PY_SPY.
+"""Profile one scenario: `python -m bench.profile C [SECONDS]`, with py-spy on the PATH or in PY_SPY.
 
-Prints the functions that py-spy saw most, by themselves and with what they call.
+Prints the functions with the most samples: their own, and those that include the functions they call.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ ROWS = 30
 
 
 def main(name: str, seconds: float, source: str) -> int:
+    """Run the scenario under py-spy and print the samples; return the exit code."""
     spy = os.environ.get("PY_SPY") or shutil.which("py-spy")
     if spy is None:
-        print("py-spy was not found; PY_SPY names it", file=sys.stderr)
+        print("py-spy was not found. Install it, or set PY_SPY to its path.", file=sys.stderr)
         return 1
     os.sched_setaffinity(0, processes.core(processes.LOAD))
     scenario, upstream = BY_NAME[name], Upstream()
@@ -50,13 +51,13 @@ def main(name: str, seconds: float, source: str) -> int:
                 "-o",
                 str(raw),
             ]
-            spying = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            profiler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
             port = gateway.target(scenario)[0]
             more = seconds + 1
             asyncio.run(_load(port, request_bytes(gateway, scenario), scenario.callers, more, paced=scenario.paced))
-            if spying.wait():
-                assert spying.stderr is not None
-                print(spying.stderr.read().decode(), file=sys.stderr)
+            if profiler.wait():
+                assert profiler.stderr is not None
+                print(profiler.stderr.read().decode(), file=sys.stderr)
                 return 1
             show(raw.read_text().splitlines())
         finally:
@@ -66,29 +67,30 @@ def main(name: str, seconds: float, source: str) -> int:
 
 
 async def _load(port: int, raw: bytes, callers: int, seconds: float, *, paced: bool) -> None:
-    tally = await load.closed(port, raw, callers, seconds, callers)
-    if tally.errors:
-        print(tally.errors[0], file=sys.stderr)
-    print(f"{tally.requests} requests{' paced' if paced else ''}")
+    counts = await load.closed(port, raw, callers, seconds, callers)
+    if counts.errors:
+        print(counts.errors[0], file=sys.stderr)
+    print(f"{counts.requests} requests{' paced' if paced else ''}")
 
 
 def show(lines: list[str]) -> None:
+    """Print the functions with the most samples, from py-spy's raw output."""
     own: Counter[str] = Counter()
-    whole: Counter[str] = Counter()
+    cumulative: Counter[str] = Counter()
     for line in lines:
-        stack, _, seen = line.rpartition(" ")
+        stack, _, samples = line.rpartition(" ")
         if "_worker (concurrent/futures" in stack.rpartition(";")[2]:
             continue  # a thread that waits for work
         frames = [frame.rpartition(":")[0] for frame in stack.split(";")]
-        own[frames[-1]] += int(seen)
+        own[frames[-1]] += int(samples)
         for frame in set(frames):
-            whole[frame] += int(seen)
+            cumulative[frame] += int(samples)
     total = sum(own.values())
     print(f"{total} samples\n{'own':>6} {'with':>6}")
     for frame, count in own.most_common(ROWS):
-        print(f"{count / total:6.1%} {whole[frame] / total:6.1%}  {frame}")
-    print("\nwith what they call")
-    for frame, count in whole.most_common(ROWS + 15):
+        print(f"{count / total:6.1%} {cumulative[frame] / total:6.1%}  {frame}")
+    print("\nincluding the functions they call")
+    for frame, count in cumulative.most_common(ROWS + 15):
         print(f"{own[frame] / total:6.1%} {count / total:6.1%}  {frame}")
 
 

@@ -1,4 +1,7 @@
-"""The floor where there is no C compiler: bytes from socket to socket on the event loop. Takes and prints ports."""
+"""A TCP relay in Python, the floor of the benchmark where there is no C compiler for relay.c.
+
+Takes the ports of the upstreams as arguments, and prints the port of the relay to each.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +15,28 @@ except ImportError:
 
 
 class Side(asyncio.Protocol):
+    """One side of a relayed connection; it copies its bytes to the other side."""
+
     def __init__(self, other: Side | None = None, port: int = 0) -> None:
         self.other, self.port = other, port
-        self.early: list[bytes] = []
+        self.buffered: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.write, self.close = transport.write, transport.close  # type: ignore[attr-defined]
         if self.other is None:
-            self.joining = asyncio.create_task(self.join())
+            self.join_task = asyncio.create_task(self.join())
         else:
             self.other.other = self
-            for data in self.other.early:
+            for data in self.other.buffered:
                 self.write(data)
 
     async def join(self) -> None:
+        """Connect the other side to the upstream."""
         await asyncio.get_running_loop().create_connection(lambda: Side(self), "127.0.0.1", self.port)
 
     def data_received(self, data: bytes) -> None:
         if self.other is None:
-            self.early.append(data)
+            self.buffered.append(data)
         else:
             self.other.write(data)
 
@@ -40,6 +46,7 @@ class Side(asyncio.Protocol):
 
 
 async def serve(ports: list[int]) -> None:
+    """Listen on one port for each upstream port, until the process is stopped."""
     loop = asyncio.get_running_loop()
     for port in ports:
         server = await loop.create_server(lambda port=port: Side(port=port), "127.0.0.1", 0, backlog=2048)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The tables: what was measured, which bars hold, and on what machine."""
+"""Format the results as tables: the measured figures, the bars with their verdicts, and the machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "performance.md"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table for people that is Markdown, too."""
+    """Return an aligned Markdown table."""
     rows = [head, *rows]
     widths = [max(len(row[at]) for row in rows) for at in range(len(head))]
     lines = [
@@ -30,6 +30,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def number(value: float, digits: int = 3) -> str:
+    """Return a number with so many significant digits; empty for NaN."""
     if math.isnan(value):
         return ""
     if value == 0:
@@ -43,6 +44,7 @@ def _pooled(cells: Sequence[Cell], name: str) -> list[float]:
 
 
 def scenario_rows(results: Results) -> list[list[str]]:
+    """Return the rows of all scenarios and gateways."""
     rows = []
     for scenario in SCENARIOS:
         lanes = results.cells.get(scenario.name, {})
@@ -71,7 +73,7 @@ def scenario_rows(results: Results) -> list[list[str]]:
 
 
 def _place(row: tuple[str, object]) -> tuple[bool, bool, bool, str]:
-    """Ours first, the default before all; the floor last."""
+    """Return the sort key of a row: Dragoman's default first, its other lanes next, the floor last."""
     name = row[0]
     return name == FLOOR, not name.startswith(OURS), name != OURS, name
 
@@ -90,17 +92,17 @@ SCENARIO_HEAD = (
 
 
 def ratio(results: Results, bar: Bar, lane: str = OURS) -> tuple[float, list[float]]:
-    """The median of the rounds' ratios, and all of them."""
+    """Return the median of the ratios of all rounds, and the ratios."""
     ours, theirs = results.series(bar.figure, lane), results.series(bar.figure, bar.rival)
     ratios = [one / other for one, other in zip(ours, theirs, strict=False) if other]
     return median(ratios), ratios
 
 
-def judged(results: Results, lanes: Sequence[str], asked: Iterable[str]) -> list[list[str]]:
-    """Rows of all bars for Dragoman's lanes."""
-    rows, asked = [], set(asked)
+def judged(results: Results, lanes: Sequence[str], requested: Iterable[str]) -> list[list[str]]:
+    """Return the rows of all bars for Dragoman's lanes."""
+    rows, requested = [], set(requested)
     for bar in BARS:
-        for lane in lanes if bar.figure in asked else ():
+        for lane in lanes if bar.figure in requested else ():
             value, ratios = ratio(results, bar, lane)
             verdict = "not judged" if not ratios else "holds" if value <= bar.most else "MISSED"
             if verdict == "holds" and bar.aim is not None and value > bar.aim:
@@ -114,29 +116,29 @@ def judged(results: Results, lanes: Sequence[str], asked: Iterable[str]) -> list
     return rows
 
 
-def missed(results: Results, asked: Iterable[str], absent: Collection[str]) -> list[str]:
-    """What fails the run: bars that Dragoman's default misses, or that could have been judged and were not."""
-    asked = set(asked)
+def missed(results: Results, requested: Iterable[str], absent: Collection[str]) -> list[str]:
+    """Return what fails the run: bars that Dragoman's default misses, or that could have been judged and were not."""
+    requested = set(requested)
     lines = [f"{name}: {why}" for name, why in results.troubles.items() if name.startswith(f"{OURS}, ")]
     for bar in BARS:
         value, ratios = ratio(results, bar)
-        if bar.figure not in asked or (not ratios and _lane(bar.rival) in absent):
+        if bar.figure not in requested or (not ratios and _lane(bar.rival) in absent):
             continue
         if not ratios:
             lines.append(f"{bar.figure} against {bar.rival}: not measured")
         elif value > bar.most:
             lines.append(f"{bar.figure} against {bar.rival}: {number(value, 2)}, bar {bar.limit}")
-    for limit in LIMITS if "growth" in asked else ():
+    for limit in LIMITS if "growth" in requested else ():
         value = median(results.series(limit.figure, OURS))
-        if not value <= limit.most:  # nor if there is none
+        if not value <= limit.most:  # also true for NaN, if nothing was measured
             lines.append(f"{limit.title}: {number(value, 2) or 'not measured'}, bar {limit.most:g}")
     return lines
 
 
-def unjudged(results: Results, asked: Iterable[str], absent: Collection[str]) -> list[str]:
+def unjudged(results: Results, requested: Iterable[str], absent: Collection[str]) -> list[str]:
     """Return the bars without a peer to compare with."""
-    asked = set(asked)
-    bars = (bar for bar in BARS if bar.figure in asked and _lane(bar.rival) in absent)
+    requested = set(requested)
+    bars = (bar for bar in BARS if bar.figure in requested and _lane(bar.rival) in absent)
     return [bar.figure for bar in bars if not ratio(results, bar)[1]]
 
 
@@ -148,6 +150,7 @@ BAR_HEAD = ("bar", "gateway", "against", "bar is", "measured", "rounds", "verdic
 
 
 def start_rows(results: Results) -> list[list[str]]:
+    """Return the rows of cold start and idle memory."""
     rows = []
     for name, cold in results.figures.get("cold start", {}).items():
         cpu, idle = (median(results.series(figure, name)) for figure in ("cold start CPU", "idle memory"))
@@ -159,6 +162,7 @@ START_HEAD = ("gateway", "cold start to first answer, s", "spread", "its CPU, s"
 
 
 def other_rows(results: Results) -> list[list[str]]:
+    """Return the rows of figures without a bar."""
     titles = {"held CPU": "% of a core, 1,000 streams held with one event a second each"}
     return [
         [title, lane, number(median(values), 2)]
@@ -168,6 +172,7 @@ def other_rows(results: Results) -> list[list[str]]:
 
 
 def worker_rows(results: Results) -> list[list[str]]:
+    """Return the rows that compare one worker with two."""
     rows = []
     for name, counts in results.shared.items():
         single = median([cell.rate for cell in counts.get(1, [])])
@@ -199,6 +204,7 @@ WORKER_HEAD = (
 
 
 def machine() -> str:
+    """Return the processor, the system and the versions of the software."""
     model = next(
         (
             line.partition(":")[2].strip()
@@ -224,31 +230,32 @@ def _has(name: str) -> bool:
     return True
 
 
-def text(results: Results, lanes: Sequence[str], asked: Iterable[str]) -> str:
+def text(results: Results, lanes: Sequence[str], requested: Iterable[str]) -> str:
+    """Return all tables that have rows."""
     sections = (
         (SCENARIO_HEAD, scenario_rows(results)),
         (START_HEAD, start_rows(results)),
         (("figure", "gateway", "value"), other_rows(results)),
         (WORKER_HEAD, worker_rows(results)),
-        (BAR_HEAD, judged(results, lanes, asked)),
+        (BAR_HEAD, judged(results, lanes, requested)),
         (("not measured", "why"), [[name, why[:200]] for name, why in results.troubles.items()]),
     )
     return "\n\n".join(table(head, rows) for head, rows in sections if rows)
 
 
 def saved(results: Results, place: Path) -> None:
-    """All of it for programs, numbers that there are none of as null."""
+    """Write the results as JSON; missing numbers are null."""
     place.parent.mkdir(parents=True, exist_ok=True)
     cells = {
-        scenario: {lane: [_numbers(cell) for cell in made] for lane, made in lanes.items()}
+        scenario: {lane: [_numbers(cell) for cell in values] for lane, values in lanes.items()}
         for scenario, lanes in results.cells.items()
     }
     shared = {
-        scenario: {count: [asdict(cell) for cell in made] for count, made in counts.items()}
+        scenario: {count: [asdict(cell) for cell in values] for count, values in counts.items()}
         for scenario, counts in results.shared.items()
     }
-    whole = {"machine": machine(), "cells": cells, "figures": results.figures, "workers": shared}
-    place.write_text(json.dumps({**whole, "troubles": results.troubles}, indent=1))
+    document = {"machine": machine(), "cells": cells, "figures": results.figures, "workers": shared}
+    place.write_text(json.dumps({**document, "troubles": results.troubles}, indent=1))
 
 
 def _numbers(cell: Cell) -> dict[str, float | None]:
@@ -257,9 +264,9 @@ def _numbers(cell: Cell) -> dict[str, float | None]:
 
 
 def write_page(block: str, when: str, rounds: int, page: Path = PAGE) -> None:
-    """Put the figures into the page, between its two marks."""
+    """Write the figures into the page, between its two marks."""
     old = page.read_text()
     before, _, rest = old.partition(BEGIN)
     after = rest.partition(END)[2]
-    told = f"{BEGIN}\n\n{machine()} {when}, median of {rounds} rounds.\n\n{block}\n\n{END}"
-    page.write_text(before + told + after)
+    figures = f"{BEGIN}\n\n{machine()} {when}, median of {rounds} rounds.\n\n{block}\n\n{END}"
+    page.write_text(before + figures + after)

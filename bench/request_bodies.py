@@ -1,4 +1,4 @@
-"""What the load generator asks: one body per question and dialect."""
+"""The request bodies of the load generator: one for each kind of question and dialect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SYSTEM = "You are a careful programmer. Answer briefly, and use the tools you h
 _ASK = "Please change the function in src/app.py so that it reads four five six."
 _LINES = "    result = compute(values[index], limit=10)  # \"quoted\" and 'quoted', a tab\t, an é\n"
 _MESSAGES = 200
-SIZE = 2380  # characters a message: the whole is 507 KB
+SIZE = 2380  # characters per message; the body has 507 KB
 _SCHEMA = {
     "type": "object",
     "properties": {"path": {"type": "string"}, "old": {"type": "string"}, "new": {"type": "string"}},
@@ -23,22 +23,25 @@ _NAMES = (TOOL, "read_file", "run_command")
 
 @cache
 def request_body(dialect: str, kind: str, model: str, *, stream: bool, size: int = SIZE) -> bytes:
-    """The body of a request: small, with tools, long (`size` characters a message), or that with calls and results."""
-    made: dict[str, Any] = {"model": model, "stream": stream}
+    """Return a request body of a kind: small, `tools`, `long`, or `pairs` (long, with calls and results).
+
+    `size` is the number of characters per message of a long one.
+    """
+    body: dict[str, Any] = {"model": model, "stream": stream}
     if kind == "tools":
-        made |= {"messages": _opened(dialect, [_user(_ASK)]), "tools": [_tool(dialect, name) for name in _NAMES]}
+        body |= {"messages": _with_system(dialect, [_user(_ASK)]), "tools": [_tool(dialect, name) for name in _NAMES]}
     elif kind == "long":
-        made |= {"messages": _opened(dialect, [_turn(at, size) for at in range(_MESSAGES - 1)])}
+        body |= {"messages": _with_system(dialect, [_turn(at, size) for at in range(_MESSAGES - 1)])}
     elif kind == "pairs":
-        made |= {"messages": _pairs(size), "tools": [_tool(dialect, name) for name in _NAMES]}
+        body |= {"messages": _pairs(size), "tools": [_tool(dialect, name) for name in _NAMES]}
     else:
-        made |= {"messages": _opened(dialect, [_user(_ASK)])}
+        body |= {"messages": _with_system(dialect, [_user(_ASK)])}
     if dialect == "anthropic":
-        made |= {"max_tokens": 4096, "system": _SYSTEM}
-    return json.dumps(made, ensure_ascii=False, separators=(",", ":")).encode()
+        body |= {"max_tokens": 4096, "system": _SYSTEM}
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _opened(dialect: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_system(dialect: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return messages if dialect == "anthropic" else [{"role": "system", "content": _SYSTEM}, *messages]
 
 
@@ -56,7 +59,7 @@ def _turn(at: int, size: int) -> dict[str, Any]:
 
 
 def _pairs(size: int) -> list[dict[str, Any]]:
-    """A user's question, then calls and results in turns, the last of them a result."""
+    """Return a user message, then calls and results alternately; a result is the last message."""
     messages = [_user(_ASK)]
     for at in range(_MESSAGES // 2):
         text = _filler(at, size)

@@ -1,4 +1,4 @@
-"""Reads an answer as a client would, slowly and with the standard library: a fast wrong answer must fail."""
+"""Read a response as a client does, with the standard library, and compare its content: a wrong response must fail."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _STOPS = {"stop": "end", "tool_calls": "tool", "end_turn": "end", "tool_use": "t
 
 
 class WrongResponse(Exception):
-    """An answer that says something else than the upstream did."""
+    """A response whose content differs from the upstream's."""
 
 
 def ask(
     port: int, path: str, headers: dict[str, str], body: bytes, timeout: float = 30.0
 ) -> tuple[bytes, ResponseContent]:
-    """Ask once; the body as it came, and what it says. Raises WrongAnswer, OSError, HTTPException."""
+    """Send one request; return the response body and its content. Raises WrongResponse, OSError, HTTPException."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
         connection.request("POST", path, body, {"content-type": "application/json", **headers})
@@ -32,23 +32,23 @@ def ask(
 
 
 def read(raw: bytes, *, streamed: bool) -> ResponseContent:
-    """What an answer says. Raises WrongAnswer."""
+    """Return the content of a response body. Raises WrongResponse."""
     try:
         return _streamed(raw) if streamed else _whole(json.loads(raw))
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise WrongResponse(f"it cannot be read: {error!r} in {raw[-200:]!r}") from None
+        raise WrongResponse(f"the response cannot be parsed: {error!r} in {raw[-200:]!r}") from None
 
 
-def compare(read: ResponseContent, meant: ResponseContent) -> None:
-    """Raises WrongAnswer, unless everything is there and nothing was merged into fewer pieces."""
+def compare(read: ResponseContent, expected: ResponseContent) -> None:
+    """Compare two contents. Raises WrongResponse if one differs, or if pieces of the stream were merged."""
     for name in ("text", "tool", "arguments", "stop"):
-        got, want = getattr(read, name), getattr(meant, name)
+        got, want = getattr(read, name), getattr(expected, name)
         if name == "arguments" and got != want and got and json.loads(got) == json.loads(want):
-            continue  # spelt anew, which a peer may
+            continue  # a peer may format the JSON differently
         if got != want:
             raise WrongResponse(f"{name} is {_short(got)}, not {_short(want)}")
-    if read.deltas < meant.deltas:
-        raise WrongResponse(f"it came in {read.deltas} pieces, not in {meant.deltas}")
+    if read.deltas < expected.deltas:
+        raise WrongResponse(f"the stream came in {read.deltas} pieces, not in {expected.deltas}")
 
 
 def _short(text: str) -> str:

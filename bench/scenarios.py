@@ -1,4 +1,4 @@
-"""What is measured, as data: the scenarios, who takes part in each, and the bars."""
+"""The scenarios of the benchmark, the gateways measured in each, and the bars, as data."""
 
 from __future__ import annotations
 
@@ -9,31 +9,34 @@ from bench.request_bodies import SIZE
 
 OURS = "dragoman"
 TENSORZERO, ROUTER, LITELLM = "tensorzero", "claude-code-router", "litellm"
-FLOOR = "relay"  # bytes from socket to socket: what the kernel takes
+FLOOR = "relay"  # a TCP relay: the cost of the kernel alone
 
 
 @dataclass(frozen=True)
 class Scenario:
+    """One kind of exchange, and the gateways to compare with."""
+
     name: str
     title: str
-    client: str  # the dialect that the client speaks
+    client: str  # the dialect of the client
     question: str
     stream: bool
-    upstream: str  # the answer, which is also the model that is asked for
+    upstream: str  # the kind of response, which is also the requested model
     rivals: tuple[str, ...] = ()
     callers: int = 16
     paced: bool = False
     per: str = "request"  # the unit of the bar; events are reported for every stream
-    reads: bool = False  # through the model even where bytes could pass
+    reads: bool = False  # translated through the canonical model even where bytes could pass unchanged
     size: int = SIZE  # characters of each message of a long question
 
     @property
     def model(self) -> str:
+        """The requested model, as Dragoman names it."""
         return f"{self.upstream}-read" if self.reads else self.upstream
 
     @property
     def events(self) -> int:
-        """Events of one answer, as the upstream sends them; 0 for a whole one."""
+        """The number of events in a response of the upstream; 0 if it is not a stream."""
         return len(canned_responses.canned_response(self.upstream).events) if self.stream else 0
 
 
@@ -88,6 +91,7 @@ class Bar:
 
     @property
     def limit(self) -> str:
+        """The limit as the report shows it."""
         return self.shown or f"{self.most:g}"
 
 
@@ -108,7 +112,7 @@ BARS = (
 
 @dataclass(frozen=True)
 class Limit:
-    """A bar that is ours alone: a figure of the growth tests that must not be above `most`."""
+    """A bar without a peer: a figure of the growth tests that must not exceed `most`."""
 
     figure: str
     title: str

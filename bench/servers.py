@@ -1,4 +1,7 @@
-"""Gateways under way: a lane is something that can be asked a scenario's question, and costs CPU."""
+"""Running servers to measure: gateways, the relay, and the upstream without a gateway. Starts processes.
+
+A lane is one such server in the report.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,11 @@ _PORT = re.compile(r"http://127\.0\.0\.1:(\d+)")
 
 
 class NotStarted(Exception):
-    """A gateway that does not answer, and its last words."""
+    """A gateway that did not start, with the last lines of its log."""
 
 
 class Upstream:
-    """The fake upstream in a process of its own; `ports` by what it says there."""
+    """The fake upstream in its own process; `ports` by kind of response."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "bench.upstream"]
@@ -41,7 +44,7 @@ class Upstream:
         self.pid = self._process.pid
 
     def sizes(self) -> dict[str, int]:
-        """How large the last request of each kind was, as it came here."""
+        """Return the size of the last request of each kind, as the upstream received it."""
         with (
             socket.create_connection(("127.0.0.1", self._sizes_port), 5) as connection,
             connection.makefile("rb") as file,
@@ -50,45 +53,49 @@ class Upstream:
             return sizes
 
     def stop(self) -> None:
+        """End the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(10)
 
 
 class MeasuredServer(Protocol):
-    """`name` heads its rows."""
+    """A server that can be measured; `name` is its name in the report."""
 
     name: str
 
     def target(self, scenario: Scenario) -> tuple[int, str, dict[str, str], str]:
-        """Port, path, headers and model."""
+        """Return the port, path, headers and model of a scenario's requests."""
 
-    def cpu(self) -> float: ...
+    def cpu(self) -> float:
+        """Return the CPU seconds used so far."""
 
 
 def body_of(lane: MeasuredServer, scenario: Scenario) -> bytes:
+    """Return the request body of a scenario for a server."""
     model = lane.target(scenario)[3]
     return request_body(scenario.client, scenario.question, model, stream=scenario.stream, size=scenario.size)
 
 
 def request_bytes(lane: MeasuredServer, scenario: Scenario) -> bytes:
+    """Return the whole HTTP request of a scenario for a server."""
     port, path, headers, _ = lane.target(scenario)
     return load.request(f"127.0.0.1:{port}", path, headers, body_of(lane, scenario))
 
 
 def check_response(lane: MeasuredServer, scenario: Scenario) -> int:
-    """Ask once and read the answer; its size. Raises WrongAnswer, OSError, HTTPException."""
+    """Send one request, check the response and return its size. Raises WrongResponse, OSError, HTTPException."""
     port, path, headers, _ = lane.target(scenario)
-    raw, said = response_check.ask(port, path, headers, body_of(lane, scenario))
-    response_check.compare(said, canned_response(scenario.upstream).said)
+    raw, content = response_check.ask(port, path, headers, body_of(lane, scenario))
+    response_check.compare(content, canned_response(scenario.upstream).content)
     return len(raw)
 
 
 class Gateway:
-    """A gateway that was started, and answers."""
+    """A gateway that was started and responds."""
 
     def __init__(self, name: str, launch: Launch, folder: Path, first: Scenario, source: Path | None = None) -> None:
-        """Start it and wait for the right answer to `first`. Raises NotStarted."""
+        """Start it and wait for the right response to the scenario `first`. Raises NotStarted."""
         self.name = name
         self._launch = launch
         self._port = launch.port
@@ -106,25 +113,25 @@ class Gateway:
 
     def _wait(self, first: Scenario) -> None:
         until = time.perf_counter() + STARTING
-        complaint = ""
+        problem = ""
         while time.perf_counter() < until:
             if not self.process.alive:
-                raise NotStarted(f"it ended at once: {self.process.last_words()}")
+                raise NotStarted(f"it exited at once: {self.process.log_tail()}")
             try:
                 self._listening()
                 check_response(self, first)
                 return
             except (OSError, http.client.HTTPException, response_check.WrongResponse) as error:
-                complaint = str(error)
+                problem = str(error)
             time.sleep(0.005)
-        raise NotStarted(f"no right answer within {STARTING:g} s: {complaint} | {self.process.last_words()}")
+        raise NotStarted(f"no correct response within {STARTING:g} s: {problem} | {self.process.log_tail()}")
 
     def _listening(self) -> None:
         """Find the port, and check that a process listens on it. Raises OSError."""
         if not self._port:
             found = _PORT.search(self.process.log.read_text(errors="replace"))
             if found is None:
-                raise OSError("it has not printed its port")
+                raise OSError("the gateway has not printed its port")
             self._port = int(found[1])
         socket.create_connection(("127.0.0.1", self._port), 1).close()
 
@@ -141,7 +148,7 @@ def _model(name: str, scenario: Scenario) -> str:
 
 
 class DirectServer:
-    """No gateway at all, to know what a gateway adds."""
+    """The upstream without a gateway, to measure what a gateway adds."""
 
     name = "direct"
 
@@ -159,7 +166,7 @@ class DirectServer:
 
 
 class RelayServer(DirectServer):
-    """The floor: bytes from socket to socket, in C where there is a compiler."""
+    """The floor: a TCP relay, in C if there is a compiler."""
 
     name = FLOOR
 
@@ -168,11 +175,11 @@ class RelayServer(DirectServer):
         command += [str(port) for port in ports.values()]
         self.process = processes.Process(command, folder, {}, processes.core(processes.GATEWAY))
         until = time.perf_counter() + 10
-        while len(own := self.process.log.read_text().split()) < len(ports):
+        while len(relay_ports := self.process.log.read_text().split()) < len(ports):
             if time.perf_counter() > until or not self.process.alive:
-                raise NotStarted(self.process.last_words())
+                raise NotStarted(self.process.log_tail())
             time.sleep(0.01)
-        super().__init__(dict(zip(ports, map(int, own), strict=True)))
+        super().__init__(dict(zip(ports, map(int, relay_ports), strict=True)))
 
     def cpu(self) -> float:
         return self.process.cpu()

@@ -1,9 +1,9 @@
-"""The fake upstream: every answer is bytes made beforehand, chosen by the port that was asked. Reads no JSON.
+"""The fake upstream: each port sends one prepared response, as bytes. Requests are not parsed.
 
-`python -m bench.upstream` prints its ports as JSON and serves until its standard input ends. It must stay far cheaper
-than any gateway, so a request is only counted to its end. Paced streams are fed by a thread of their own, in turns:
-left to the timers of an event loop they would bunch, differently in each cell, and favour gateways
-that read many at once.
+`python -m bench.upstream` prints its ports as JSON and serves until its standard input ends. It must cost far less than
+any gateway, so it only finds the end of each request. A separate thread writes the events of paced streams at even
+intervals. The timers of an event loop would send them in bunches, differently in each measurement, which favours
+gateways that read many events at once.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from bench.canned_responses import END, KINDS, canned_response, chunk
 
 try:
     from uvloop import new_event_loop
-except ImportError:  # it works without, at a price
+except ImportError:  # uvloop is optional, but faster
     new_event_loop = asyncio.new_event_loop  # type: ignore[assignment]
 
-# Paced: 100 events a second and stream, the streams spread over the period on a grid of 1 ms, which is how finely the
-# timers of event loops tick. BENCH_GRID=64 gives each of 64 streams a moment of its own: then a gateway is woken for
-# every single event, and the kernel's part grows for all alike.
+# Paced streams send 100 events per second each, spread over the period in steps of 1 ms, the resolution of event loop
+# timers. With BENCH_GRID=64 each of 64 streams has its own time slot: a gateway then wakes up for every single event,
+# and the kernel's share of the cost grows for all gateways.
 GRID, PERIOD = int(os.environ.get("BENCH_GRID", "10")), 0.01
 HELD, HELD_PERIOD = 1000, 1.0
 
 
 class Stream:
-    """A stream written by the pacer, on a duplicated descriptor, so that the event loop cannot close it."""
+    """A stream that the pacer writes, on a duplicated descriptor, so that the event loop cannot close it."""
 
     def __init__(self, descriptor: int, pieces: tuple[bytes, ...], *, endless: bool) -> None:
         self.descriptor = os.dup(descriptor)
@@ -43,14 +43,14 @@ class Stream:
 
     def step(self) -> bool:
         """Write the next piece; return whether there are more."""
-        with suppress(BlockingIOError):  # the reader is slow: it loses this turn, not the piece
+        with suppress(BlockingIOError):  # the reader is slow: the piece is written in a later turn
             os.write(self.descriptor, self.pieces[self.at % len(self.pieces)])
             self.at += 1
         return self.endless or self.at < len(self.pieces)
 
 
 class Pacer(threading.Thread):
-    """One slot after the other, evenly over the period. It never catches up: late is late."""
+    """Writes one slot after the other, evenly over the period. A late slot is not made up for by shorter gaps."""
 
     def __init__(self, slots: int, period: float) -> None:
         super().__init__(daemon=True)
@@ -59,6 +59,7 @@ class Pacer(threading.Thread):
         self.woken = threading.Event()
 
     def add(self, stream: Stream) -> None:
+        """Add a stream to the emptiest slot."""
         min(self.slots, key=len).append(stream)
         self.woken.set()
 
@@ -78,6 +79,7 @@ class Pacer(threading.Thread):
                     self.step(slot, stream)
 
     def step(self, slot: list[Stream], stream: Stream) -> None:
+        """Write the next piece of a stream, and remove the stream after its last piece."""
         try:
             more = not stream.gone and stream.step()
         except OSError:
@@ -88,10 +90,12 @@ class Pacer(threading.Thread):
 
 
 class UpstreamConnection(asyncio.Protocol):
+    """One connection: finds the end of each request and sends the prepared response."""
+
     def __init__(self, kind: str, sizes: dict[str, int], pacer: Pacer | None) -> None:
         self.kind, self.sizes, self.pacer = kind, sizes, pacer
         self.head = b""
-        self.left = -1  # bytes of the body that are missing; -1: the head is; -2: the body comes in chunks
+        self.left = -1  # bytes left of the body; -1: the head is not complete; -2: the body is chunked
         self.size = 0
         self.stream: Stream | None = None
 
@@ -117,14 +121,15 @@ class UpstreamConnection(asyncio.Protocol):
         if self.left == 0 or (self.left == -2 and data.endswith(END)):
             self.left = -1
             self.sizes[self.kind] = self.size
-            self.answer()
+            self.respond()
 
-    def answer(self) -> None:
+    def respond(self) -> None:
+        """Send the response, or give its stream to the pacer."""
         if self.pacer is None:
             self.transport.write(_response(self.kind))  # type: ignore[attr-defined]
             return
-        said = canned_response(self.kind)
-        self.transport.write(said.head())  # type: ignore[attr-defined]
+        response = canned_response(self.kind)
+        self.transport.write(response.head())  # type: ignore[attr-defined]
         descriptor = self.transport.get_extra_info("socket").fileno()
         self.stream = Stream(descriptor, _paced(self.kind), endless=self.kind == "held")
         self.pacer.add(self.stream)
@@ -154,11 +159,12 @@ def _response(kind: str) -> bytes:
 def _paced(kind: str) -> tuple[bytes, ...]:
     events = canned_response(kind).events
     if kind == "held":
-        return (chunk(events[0] + events[1]), chunk(events[1]))  # then that again and again
+        return (chunk(events[0] + events[1]), chunk(events[1]))  # the second piece is repeated
     return (*map(chunk, events[:-1]), chunk(events[-1]) + END)
 
 
 def length_of(head: bytes) -> int:
+    """Return the length of the body after this head; -2 if it is chunked."""
     lower = head.lower()
     _, found, rest = lower.partition(b"\r\ncontent-length:")
     if found:
@@ -167,16 +173,17 @@ def length_of(head: bytes) -> int:
 
 
 async def serve() -> None:
+    """Serve all kinds of responses, and print the ports."""
     loop = asyncio.get_running_loop()
     sizes: dict[str, int] = {}
     pacers = {"paced": Pacer(GRID, PERIOD), "held": Pacer(HELD, HELD_PERIOD)}
     ports = {}
     for kind in KINDS:
-        made = partial(UpstreamConnection, kind, sizes, pacers.get(kind))
-        server = await loop.create_server(made, "127.0.0.1", 0, backlog=2048)
+        factory = partial(UpstreamConnection, kind, sizes, pacers.get(kind))
+        server = await loop.create_server(factory, "127.0.0.1", 0, backlog=2048)
         ports[kind] = server.sockets[0].getsockname()[1]
-    told = await loop.create_server(lambda: SizeReport(sizes), "127.0.0.1", 0)
-    ports["sizes"] = told.sockets[0].getsockname()[1]
+    size_server = await loop.create_server(lambda: SizeReport(sizes), "127.0.0.1", 0)
+    ports["sizes"] = size_server.sockets[0].getsockname()[1]
     for pacer in pacers.values():
         pacer.start()
     print(json.dumps(ports), flush=True)

@@ -1,11 +1,11 @@
-"""Count the way of one exchange: `python -m bench.walk` prints the files and functions that it goes through.
+"""Count the calls of one exchange: `python -m bench.walk` prints the files and functions that it goes through.
 
-With `--brief` it prints the figures alone. It returns 1 if the way is longer than it may be; `make check` runs it.
+With `--brief` it prints only the counts. It exits with 1 if a count is above its limit; `make check` runs it.
 
-An Anthropic client asks for a stream, and Kiro answers with a text and a tool call. A gateway serves on loopback, with
-its own HTTP server and client. Counted are the functions of the package that its thread calls, from the first byte of
-the request to the line in the access log, and the calls that one delta of an open block costs. A comprehension, a
-generator expression and a lambda count as part of the function that holds them.
+An Anthropic client requests a stream, and Kiro sends a text and a tool call. A gateway serves on loopback, with its own
+HTTP server and client. The count includes the functions of the package that the gateway's thread calls, from the first
+byte of the request to the line in the access log. The calls for one delta of an open block are counted separately. A
+comprehension, a generator expression and a lambda count as part of the function that contains them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dragoman.wire.eventstream import encode_event
 from tests.gateway.harness import anthropic_body, start_gateway, upstream_config
 
 PACKAGE = str(Path(dragoman.__file__).parent) + "/"
-MOST_FILES, MOST_FUNCTIONS, MOST_CALLS = 45, 250, 8  # of a walk, and of a delta
+MAX_FILES, MAX_FUNCTIONS, MAX_CALLS = 45, 250, 8  # the limits: files and functions of an exchange, calls of a delta
 _SCRIPT = """
 then = "repeat"
 [[turn]]
@@ -44,11 +44,11 @@ class Walk:
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
-        self.changes = 0  # of the file, from one call to the next
+        self.changes = 0  # how often a call is in another file than the call before it
         self._last = ""
 
     def profile(self, frame: FrameType, event: str, _argument: object) -> None:
-        """For `sys.setprofile`."""
+        """Count a call; this is the function for `sys.setprofile`."""
         name = frame.f_code.co_filename
         if event == "call" and name.startswith(PACKAGE) and not frame.f_code.co_name.startswith("<"):
             name = name.removeprefix(PACKAGE)
@@ -58,11 +58,12 @@ class Walk:
 
     @property
     def files(self) -> list[str]:
+        """The files of all functions, in the order of their first call."""
         return list(dict.fromkeys(name for name, _ in self.calls))
 
 
 def exchange() -> Walk:
-    """The way of an exchange through a gateway that has served some like it before."""
+    """Return the calls of an exchange, in a gateway that has already served some like it."""
     walk, raw = Walk(), json.dumps({**anthropic_body("claude-sonnet-4.5", stream=True), "tools": [_TOOL]}).encode()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -81,30 +82,30 @@ def exchange() -> Walk:
 
 
 def _in_loop(loop: object, work: Callable[[], object]) -> None:
-    """Do something in the thread of a loop, and wait for it."""
+    """Run a function in the thread of an event loop, and wait for its end."""
     done = threading.Event()
     loop.call_soon_threadsafe(lambda: (work(), done.set()))  # type: ignore[attr-defined, func-returns-value]
     assert done.wait(60)
 
 
 def delta() -> Walk:
-    """The calls for one more delta of an open block, alone in its read."""
-    asked = Conversation("m", (Message("user", (Text("?"),)),), stream=True)
-    answer = ResponseTranslator(plan(registry.get("anthropic"), registry.get("kiro"), asked))
+    """Return the calls for one more delta of an open block, alone in its read."""
+    conversation = Conversation("m", (Message("user", (Text("?"),)),), stream=True)
+    translator = ResponseTranslator(plan(registry.get("anthropic"), registry.get("kiro"), conversation))
     frames = [encode_event("assistantResponseEvent", b'{"content":"word %d"}' % number) for number in range(4)]
     for frame in frames[:3]:
-        answer.feed(frame)
+        translator.feed(frame)
     walk = Walk()
     sys.setprofile(walk.profile)
     try:
-        answer.feed(frames[3])
+        translator.feed(frames[3])
     finally:
         sys.setprofile(None)
     return walk
 
 
 def main() -> int:
-    """Print the walk; 1 if it is longer than it may be."""
+    """Print the calls; return 1 if a count is above its limit."""
     walk, one = exchange(), delta()
     for name in walk.files if "--brief" not in sys.argv else ():
         print(name)
@@ -116,7 +117,7 @@ def main() -> int:
         f"\n{sum(walk.calls.values())} calls in {functions} functions of {files} files, {walk.changes} changes of file"
     )
     print(f"one delta of an open block: {calls} calls ({', '.join(function for _, function in one.calls)})")
-    return 0 if files <= MOST_FILES and functions <= MOST_FUNCTIONS and calls <= MOST_CALLS else 1
+    return 0 if files <= MAX_FILES and functions <= MAX_FUNCTIONS and calls <= MAX_CALLS else 1
 
 
 if __name__ == "__main__":

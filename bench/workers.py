@@ -1,7 +1,7 @@
-"""One worker and two on one port (SO_REUSEPORT): what a request costs with either, and how many come through.
+"""Compare one worker with two on one port (SO_REUSEPORT): CPU time per request, and requests per second.
 
-All processes may use all cores, also the load generator and the upstream, whose CPU time is reported too: on a
-machine of two cores they leave the second worker no core of its own, so the rate cannot double.
+All processes may use all cores, including the load generator and the upstream, whose CPU time is reported too. On a
+machine with two cores the second worker shares its core with them, so the rate cannot double.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from bench.servers import Gateway, Upstream, check_response, request_bytes
 
 COUNTS = (1, 2)
 NAMES = ("A", "B", "C")
-CALLERS = 64  # the kernel deals connections out by chance: enough of them that it deals evenly
+CALLERS = 64  # the kernel distributes connections at random: enough of them for an even share
 
 
 async def compare(
-    gateways: Mapping[int, Gateway], upstream: Upstream, rounds: int, tell: Callable[[str], None]
+    gateways: Mapping[int, Gateway], upstream: Upstream, rounds: int, progress: Callable[[str], None]
 ) -> dict[str, dict[int, list[WorkersCell]]]:
-    """Cells by scenario and number of workers. Raises BadCell, WrongAnswer, OSError."""
+    """Return the cells by scenario and number of workers. Raises BadCell, WrongResponse, OSError."""
     found: dict[str, dict[int, list[WorkersCell]]] = {name: {count: [] for count in gateways} for name in NAMES}
     before = os.sched_getaffinity(0)
-    everybody = [pid for gateway in gateways.values() for pid in gateway.process.pids]
-    _spread(set(processes.CORES), 0, upstream.pid, *everybody)
+    pids = [pid for gateway in gateways.values() for pid in gateway.process.pids]
+    _set_cores(set(processes.CORES), 0, upstream.pid, *pids)
     try:
         for name in NAMES:
             for gateway in gateways.values():
@@ -35,13 +35,13 @@ async def compare(
             for number in range(rounds):
                 for count, gateway in gateways.items():
                     found[name][count].append(await _cell(gateway, BY_NAME[name], upstream))
-                tell(f"workers {name} {number + 1}/{rounds}")
+                progress(f"workers {name} {number + 1}/{rounds}")
     finally:
-        _spread(before, 0, upstream.pid)
+        _set_cores(before, 0, upstream.pid)
     return found
 
 
-def _spread(cores: set[int], *pids: int) -> None:
+def _set_cores(cores: set[int], *pids: int) -> None:
     for pid in pids:
         os.sched_setaffinity(pid, cores)
 
@@ -50,10 +50,10 @@ async def _cell(gateway: Gateway, scenario: Scenario, upstream: Upstream) -> Wor
     port, raw = gateway.target(scenario)[0], request_bytes(gateway, scenario)
     check_counts(await load.closed(port, raw, CALLERS, WARM), 0)
     ours, others = gateway.process.cpus(), time.process_time() + processes.cpu_of(upstream.pid)
-    tally = check_counts(await load.closed(port, raw, CALLERS, SECONDS), 0)
+    counts = check_counts(await load.closed(port, raw, CALLERS, SECONDS), 0)
     others = time.process_time() + processes.cpu_of(upstream.pid) - others
     spent = [now - ours.get(pid, 0.0) for pid, now in gateway.process.cpus().items()]
-    a_request = 1e3 / tally.requests
+    per_request = 1e3 / counts.requests
     return WorkersCell(
-        tally.requests / tally.seconds, sum(spent) * a_request, others * a_request, max(spent) / sum(spent)
+        counts.requests / counts.seconds, sum(spent) * per_request, others * per_request, max(spent) / sum(spent)
     )

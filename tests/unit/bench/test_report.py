@@ -1,4 +1,4 @@
-"""What `make bench` says in the end: a bar that is missed, or that could have been judged and was not, fails the run."""
+"""The report of `make bench`: a bar that is missed, or could have been judged and was not, fails the run."""
 
 from __future__ import annotations
 
@@ -153,32 +153,34 @@ def test_more_than_may_be_is_too_much() -> None:
     assert found == {"a": pytest.approx(MAX_COST_RATIO * 1.01)}
 
 
-# --- What the benchmark measures is right: every scenario's answer says, after translation, what the upstream said
+# --- the benchmark measures correct responses: each translated response has the content of the upstream's response
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_every_scenario_says_in_the_end_what_its_upstream_said(name: str) -> None:
+def test_every_scenario_keeps_the_content_of_the_upstream_response(name: str) -> None:
     scenario = BY_NAME[name]
     raw = translated_response(name)
 
-    response_check.compare(response_check.read(raw, streamed=scenario.stream), canned_response(scenario.upstream).said)
+    response_check.compare(
+        response_check.read(raw, streamed=scenario.stream), canned_response(scenario.upstream).content
+    )
 
 
 def test_an_answer_that_lost_a_piece_or_merged_two_is_wrong() -> None:
-    said = canned_response("stream").said
+    content = canned_response("stream").content
     events = list(canned_response("stream").events)
     lost = response_check.read(b"".join(events[:5] + events[6:]), streamed=True)
     merged = b"".join(events[:5]) + events[5].replace(b'"00004 it"', b'"00004 it00005 it"') + b"".join(events[7:])
 
     with pytest.raises(response_check.WrongResponse, match="text is"):
-        response_check.compare(lost, said)
+        response_check.compare(lost, content)
     with pytest.raises(response_check.WrongResponse, match="299 pieces, not in 300"):
-        response_check.compare(response_check.read(merged, streamed=True), said)
+        response_check.compare(response_check.read(merged, streamed=True), content)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("kimi")])
 def test_the_raw_call_holds_whole_json(kind: str) -> None:
-    assert json.loads(canned_response(kind).said.arguments)["path"] == "a.py"
+    assert json.loads(canned_response(kind).content.arguments)["path"] == "a.py"
 
 
 def test_every_bar_names_a_figure_that_is_measured() -> None:
