@@ -27,8 +27,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--profile", default="observed", help="which rules it enforces: official, observed (default), paranoid"
     )
     parser.add_argument("--script", metavar="FILE", help="a TOML file of turns (default: a small built-in model)")
-    parser.add_argument("--host", default="127.0.0.1", help="a loopback address (default: 127.0.0.1)")
-    parser.add_argument("--port", type=port_number, default=_PORT, help=f"0 picks a free one (default: {_PORT})")
+    parser.add_argument("--host", default="127.0.0.1", help="the loopback address to listen on (default: 127.0.0.1)")
+    parser.add_argument(
+        "--port", type=port_number, default=_PORT, help=f"the port; 0 picks a free one (default: {_PORT})"
+    )
     parser.add_argument(
         "--limit",
         action="append",

@@ -259,7 +259,7 @@ class _FitRequest:
             return [media]
         if self._same_family and "home_names" in self._target.traits:
             return [media]
-        self._notes.changed("media.name", media.at.path, f"the name of the {media.kind} stands before it as text")
+        self._notes.changed("media.name", media.at.path, f"the name of the {media.kind} is placed before it as text")
         return [Text(media.name, at=media.at), structs.replace(media, name="")]
 
     def _text(self, text: Text) -> Text:

@@ -407,7 +407,7 @@ def test_only_some_models_take_images() -> None:
 
 def test_an_image_in_an_answer_becomes_a_line() -> None:
     request = translate_to_kiro(anthropic_request(user("a"), assistant([image(png()), said("b")]), user("c")))
-    assert history(request)[1][1] == "[image left out: the model's own turns hold no images]\nb"
+    assert history(request)[1][1] == "[image left out: assistant turns cannot have images]\nb"
 
 
 # --- thinking (docs/decisions/kiro.md#d14)
@@ -541,7 +541,7 @@ def test_whole_characters_stay_even_escaped() -> None:
     assert request.plan.translated.messages[1].blocks[1].arguments == arguments  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("data", "because"), [("?", "it is no base64"), ("", "it is empty")])
+@pytest.mark.parametrize(("data", "because"), [("?", "it is not base64"), ("", "it is empty")])
 def test_an_image_that_is_none(data: str, because: str) -> None:
     turn = Message("user", (Text("a"), Media("image", "image/png", "base64", data)))
     with pytest.raises(Unrepresentable, match=because):

@@ -339,9 +339,12 @@ WRONG = {
     "unknown body": (SMALL.replace('"json"', '"yaml"'), "tables[0].body: invalid enum value 'yaml'; known: json"),
     "wrong type": (SMALL.replace("true", '"yes"'), "tables[0].special: expected `bool`"),
     "a marker that is no list": (SMALL.replace('["<|c|>"]', '"<|c|>"'), "tables[0].call_begin: expected `array`"),
-    "an empty marker": (SMALL.replace('["<|c|>"]', '["<|c|>", ""]'), "tables[0].call_begin: an empty marker"),
-    "a blank marker": (SMALL.replace('["<|c|>"]', '[" "]'), "tables[0].call_begin: an empty marker"),
-    "a long marker": (SMALL.replace("<|c|>", "x" * 300), "tables[0].call_begin: a marker of more than 256"),
+    "an empty marker": (
+        SMALL.replace('["<|c|>"]', '["<|c|>", ""]'),
+        "tables[0].call_begin: a marker must not be empty",
+    ),
+    "a blank marker": (SMALL.replace('["<|c|>"]', '[" "]'), "tables[0].call_begin: a marker must not be empty"),
+    "a long marker": (SMALL.replace("<|c|>", "x" * 300), "tables[0].call_begin: a marker may have at most 256"),
     "no opener": (
         SMALL.replace('call_begin = ["<|c|>"]\n', ""),
         "tables[0]: the table does not define where a call begins",

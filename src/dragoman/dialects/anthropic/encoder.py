@@ -341,7 +341,7 @@ class AnthropicEncoder(NumberedEncoder):
                 self._release(key, out)
             out.append(Payload(_DELTA, _SIGNATURE % (self._index[key], jsonio.quote(signature.data))))
         else:
-            raise LocalMisuse(f"this block cannot have {signature.kind} data of {signature.family}")
+            raise LocalMisuse(f"an anthropic block of this type cannot have the {signature.kind} of {signature.family}")
 
     def _cited(self, event: ev.CitationAdded, out: list[Payload]) -> None:
         data = jsonio.encode(render_citation(event.citation, LocalMisuse))

@@ -87,7 +87,7 @@ def parse_media(fields: Fields, name: str) -> Media:
     mime, title = data.text("mimeType", ""), data.text("displayName", "")
     form: Literal["base64", "url"] = "base64" if name == "inlineData" else "url"
     if form == "base64" and not mime:
-        data.fail("mimeType", "expected the type of the data")
+        data.fail("mimeType", "expected the media type of the data")
     content = _base64(data) if form == "base64" else data.identifier("fileUri")
     rest = to_extra_names(fields.rest())
     if unknown := data.rest():

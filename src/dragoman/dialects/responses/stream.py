@@ -88,14 +88,16 @@ class ResponsesDecoder(Decoder):
             fields = Fields.parse(frame.data, frame.kind, BadFrame)
         except (BadFrame, RecursionError) as error:
             self._frame_count -= 1
-            raise error if isinstance(error, BadFrame) else BadFrame("nested too deeply", at=frame.kind) from None
+            raise (
+                error if isinstance(error, BadFrame) else BadFrame("the event is nested too deeply", at=frame.kind)
+            ) from None
         fields.blame = MissingField
         try:
             return self._decode(frame.kind, fields)
         except MalformedRequest as error:  # from parsers that are shared with requests
             raise as_upstream_error(error) from None
         except RecursionError:
-            raise BadFrame("nested too deeply", at=frame.kind) from None
+            raise BadFrame("the event is nested too deeply", at=frame.kind) from None
 
     def _decode(self, name: str, fields: Fields) -> ev.Events:
         if fields.peek("type") is None and fields.peek("error"):  # an error in the form of Chat
