@@ -81,7 +81,7 @@ def field_path(name: str, at: str) -> str:
 
 def lost_field_text(name: str, family: str) -> str:
     """Return the sentence of a note about a dropped field."""
-    return f"the other side has no field {wire_name(name)} like that of {family}"
+    return f"the target has no field like {wire_name(name)} of {family}"
 
 
 # --- DropForeign
@@ -268,7 +268,9 @@ class _FitRequest:
                 each for each in text.citations if each.family == self._family and "citations" in self._target.traits
             )
             if kept != text.citations:
-                self._notes.dropped("foreign.citation", text.at.path, "the target has no citations of this kind")
+                self._notes.dropped(
+                    "foreign.citation", text.at.path, "the target does not support citations of this kind"
+                )
                 text = structs.replace(text, citations=kept)
         return self._strip_fields(self._unsign(text), text.at.path)
 
@@ -387,7 +389,7 @@ class _FitRequest:
             declared = set(map(tool_name, conversation.tools))
             unknown = [name for name in choice.names if name not in declared]
             if unknown and None not in declared:
-                raise MalformedRequest(f"no tool {unknown[0]!r} is declared", at=choice.at.path)
+                raise MalformedRequest(f"the request does not declare the tool {unknown[0]!r}", at=choice.at.path)
         if len(tools) == len(conversation.tools):
             return choice
         named = {tool.name for tool in tools if isinstance(tool, ToolSpec)}

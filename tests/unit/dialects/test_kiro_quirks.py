@@ -396,7 +396,7 @@ def test_large_images_only_matter_when_there_are_many() -> None:
     )
     assert (
         history(request)[0][1]
-        == "big\n[image left out: an edge of 2001 pixels, and more than 20 images in the request]"
+        == "big\n[image left out: it has an edge of 2001 pixels, and the request has more than 20 images]"
     )
 
 

@@ -104,7 +104,7 @@ class ResponsesDecoder(Decoder):
             return self._error(fields)
         kind = fields.text("type", name) or fields.text("type")
         if self._over:
-            raise OutOfOrder("the stream is over", at=kind)
+            raise OutOfOrder("the event follows the end of the stream", at=kind)
         if kind in _HANDLERS:
             return _HANDLERS[kind](self, fields)
         started: ev.Events = ()
@@ -212,7 +212,9 @@ class ResponsesDecoder(Decoder):
             )
             self._remember_id(index, text_of(item_fields.peek("id")))
         elif item.kind != kind:
-            raise OutOfOrder(f"item {index} is a {item.kind}", at=item_fields.at)
+            raise OutOfOrder(
+                f"item {index} has the type {item.kind}, which does not match this event", at=item_fields.at
+            )
         return item
 
     def _remember_id(self, index: int, item_id: str) -> None:
@@ -235,7 +237,7 @@ class ResponsesDecoder(Decoder):
                 item_fields["id"] = item_id
             item = self._item(index, Fields(item_fields, fields.at, fields.blame))
         if item.kind not in kinds:
-            raise OutOfOrder(f"item {index} is a {item.kind}", at=fields.at)
+            raise OutOfOrder(f"item {index} has the type {item.kind}, which does not match this event", at=fields.at)
         return None if item.done else item
 
     def _item_added(self, fields: Fields) -> ev.Events:
