@@ -330,7 +330,7 @@ def _image_blocks(message: Message, last: bool, many: bool, notes: Notes) -> Ite
         problem = _problem(image, many)
         if too_many > 0:  # The newest images stay.
             too_many -= 1
-            problem = problem or f"a turn may have at most {MAX_IN_TURN} images"
+            problem = problem or f"the turn has more than {MAX_IN_TURN} images"
         if message.role != "user":
             problem = problem or "assistant turns cannot have images"
         if not problem:
