@@ -62,7 +62,7 @@ def test_strict_exits_with_3_when_something_was_lost() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ('{"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": 7}]}', "messages[0].content"),
     ],
 )

@@ -79,9 +79,9 @@ def field_path(name: str, at: str) -> str:
     return f"{at}.{name}" if at else name
 
 
-def lost_field_text(name: str, family: str) -> str:
+def lost_field_text(name: str, family: str, side: str = "the target") -> str:
     """Return the sentence of a note about a dropped field."""
-    return f"the target has no field like {wire_name(name)} of {family}"
+    return f"{side} has no equivalent of the {family} field {wire_name(name)}"
 
 
 # --- DropForeign
@@ -482,7 +482,7 @@ class _ReplyFilter(Struct, ResponseFilter, eq=False):
         kept = {names[name]: value for name, value in extra.fields.items() if name in names}
         for name in extra.fields:
             if name not in names and name not in extra.spelling:
-                self._note_once("foreign.field", name, lost_field_text(name, extra.family))
+                self._note_once("foreign.field", name, lost_field_text(name, extra.family, "the client's dialect"))
         return structs.replace(node, extra=Extra(self._family, kept) if kept else None)
 
     def _note_once(self, rule: str, kind: str, detail: str, action: Action = "dropped") -> None:
