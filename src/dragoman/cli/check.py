@@ -28,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="the type of the input (default: request)",
     )
     parser.add_argument("--model", metavar="M", help="the model, for rules of one model, if the body does not name it")
-    parser.add_argument("--strict", action="store_true", help="exit with 3 for advice, too")
+    parser.add_argument("--strict", action="store_true", help="exit with status 3 for advice, too")
     parser.add_argument("--json", action="store_true", help="print the breaches as JSON")
     parser.add_argument("--rules", action="store_true", help="print the dialect's rules as a table, and check nothing")
     parser.add_argument(

@@ -47,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--explain", action="store_true", help="print the notes to standard error")
     parser.add_argument("--json", action="store_true", help='print {"body": …, "notes": […]}')
-    parser.add_argument("--strict", action="store_true", help="exit with 3 if content was lost")
+    parser.add_argument("--strict", action="store_true", help="exit with status 3 if content was lost")
     parser.add_argument(
         "file", nargs="?", default="-", metavar="FILE|-", help="the file to read (default: standard input)"
     )

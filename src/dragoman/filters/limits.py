@@ -161,7 +161,9 @@ def _output(conversation: Conversation, target: Capabilities, notes: Notes) -> C
         notes.dropped("output.form", "output", f"the target cannot guarantee {output.kind} output; {kind} is requested")
         output = Output(kind)  # type: ignore[arg-type]
     if "output_names" not in target.traits and (output.name or output.strict is not None):
-        notes.changed("output.name", "output", "the target's output schema has neither name nor strict flag")
+        notes.changed(
+            "output.name", "output", "the target has no fields for the name and strict flag of an output schema"
+        )
         output = structs.replace(output, name="", strict=None)
     if "closed_schemas" in target.traits and output.schema is not None:
         schema = _closed(output.schema)

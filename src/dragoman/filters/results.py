@@ -147,7 +147,9 @@ class _Pairing:
             number += 1
         self._next_numbers[call.id] = number + 1
         self._used_ids.add(id_)
-        self._notes.renamed("ids.duplicate", call.at.path, f"the id {call.id!r} was used before; this call is {id_!r}")
+        self._notes.renamed(
+            "ids.duplicate", call.at.path, f"the id {call.id!r} was used before; this call gets {id_!r}"
+        )
         return structs.replace(call, id=id_)
 
     def _result(self, result: ToolResult) -> Iterable[Block]:

@@ -79,7 +79,9 @@ class FoldSystem(Filter):
             messages = _fold(messages, notes)
         system = conversation.system
         if system and not self._keeps_leading:
-            notes.changed("system.folded", system[0].at.path, "the system text now begins the first user turn")
+            notes.changed(
+                "system.folded", system[0].at.path, "the system text is placed at the start of the first user turn"
+            )
             messages = self._lead(system, messages, notes)
             system = ()
         if len(notes) == before:
