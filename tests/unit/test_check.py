@@ -486,7 +486,7 @@ def check(capsys: pytest.CaptureFixture[str], path: Any, body: Any, *options: st
 def test_advice_is_printed_and_fails_only_if_asked(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     body = {"model": "m", "messages": [ASK], "tools": [{"function": FUNCTION}]}
     status, out = check(capsys, tmp_path / "a.json", body, "--dialect", "openai")
-    assert (status, out) == (0, "advice [openai.tools.type] tools[0].type: a tool has a type (documented)\n")
+    assert (status, out) == (0, "advice [openai.tools.type] tools[0].type: a tool must have a type (documented)\n")
     assert check(capsys, tmp_path / "a.json", body, "--dialect", "openai", "--strict")[0] == 3
     _, out = check(capsys, tmp_path / "a.json", body, "--dialect", "openai", "--json")
     assert {"severity": "advice", "evidence": "documented"}.items() <= json.loads(out)[0].items()

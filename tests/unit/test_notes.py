@@ -234,7 +234,7 @@ CHOICES: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("source", CHOICES)
 def test_a_choice_of_a_tool_that_is_not_offered_is_refused_at_its_place(source: str, target: str) -> None:
     body, place = CHOICES[source]
-    with pytest.raises(MalformedRequest, match="no tool 'write' is declared") as refused:
+    with pytest.raises(MalformedRequest, match="the request does not declare the tool 'write'") as refused:
         sent(source, target, body)
     assert refused.value.fault.at == place
 

@@ -56,7 +56,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--time-limit", type=float, help="maximum time in seconds")
     parser.add_argument("--no-stream", action="store_true", help="request whole replies instead of streams")
     parser.add_argument("--json", action="store_true", help="print the whole result as JSON")
-    parser.add_argument("--quiet", action="store_true", help="print no steps")
+    parser.add_argument("--quiet", action="store_true", help="do not print the steps")
 
 
 def run(arguments: Namespace) -> int:

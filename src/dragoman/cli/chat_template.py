@@ -64,11 +64,13 @@ def read_template(name: str, data: bytes, variables: Mapping[str, Json]) -> Temp
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise TemplateError(f"{name}: not UTF-8 text") from None
+        raise TemplateError(f"{name}: the file is not UTF-8 text") from None
     if Path(name).suffix == ".json":
         config = jsonio.decode_object(text)
         if config is None:
-            raise TemplateError(f"{name}: not a JSON object; expected a tokenizer_config.json or a .jinja file")
+            raise TemplateError(
+                f"{name}: the file is not a JSON object; expected a tokenizer_config.json or a .jinja file"
+            )
         text = _template_in(config, name)
         for key in tokens:
             token = config.get(key)
@@ -86,7 +88,7 @@ def _template_in(config: Mapping[str, Json], name: str) -> str:
         named = {str(each.get("name")): each.get("template") for each in found if isinstance(each, dict)}
         found = named.get("tool_use") or named.get("default")
     if not isinstance(found, str):
-        raise TemplateError(f"{name}: there is no chat_template in it; use the .jinja file instead")
+        raise TemplateError(f"{name}: the file has no chat_template; use the .jinja file instead")
     return found
 
 

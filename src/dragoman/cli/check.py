@@ -21,12 +21,19 @@ from dragoman.wire.frame import Frame
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `dragoman check`."""
     parser.add_argument("--dialect", required=True, metavar="D", help="the dialect of the input")
-    parser.add_argument("--what", choices=("request", "reply", "stream"), default="request", help="default: request")
+    parser.add_argument(
+        "--what",
+        choices=("request", "reply", "stream"),
+        default="request",
+        help="the type of the input (default: request)",
+    )
     parser.add_argument("--model", metavar="M", help="the model, for rules of one model, if the body does not name it")
-    parser.add_argument("--strict", action="store_true", help="exit with 3 for advice, too")
+    parser.add_argument("--strict", action="store_true", help="exit with status 3 for advice, too")
     parser.add_argument("--json", action="store_true", help="print the breaches as JSON")
     parser.add_argument("--rules", action="store_true", help="print the dialect's rules as a table, and check nothing")
-    parser.add_argument("file", nargs="?", default="-", metavar="FILE|-", help="default: standard input")
+    parser.add_argument(
+        "file", nargs="?", default="-", metavar="FILE|-", help="the file to read (default: standard input)"
+    )
 
 
 def run(arguments: Namespace) -> int:

@@ -86,7 +86,7 @@ def _unset_variables(loaded: LoadedConfig) -> list[str]:
 def _summary(loaded: LoadedConfig) -> str:
     config = loaded.config
     names = ", ".join(config.upstreams)
-    return f"{loaded.config.file or 'no file, so the built-in configuration'} is valid (upstreams: {names})"
+    return f"{loaded.config.file or 'the built-in configuration (there is no file)'} is valid (upstreams: {names})"
 
 
 def _show(arguments: Namespace) -> int:

@@ -69,7 +69,7 @@ def run(arguments: Namespace) -> int:
         build_config(text, path, os.environ, {})  # never write a configuration that cannot be read
     except ConfigError as error:
         return print_error(
-            "the keys and logins that were found make no valid configuration; nothing was written.", 1, error
+            "the keys and logins that were found do not make a valid configuration; nothing was written.", 1, error
         )
     for find in detected:
         print_notice(f"found: {find.what}  → {find.preset}")

@@ -24,7 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     listed.add_argument("--json", action="store_true", help="print JSON")
     tried = actions.add_parser("try", help="show the tool calls that a format finds in a text")
     tried.add_argument("table", metavar="TABLE", help="a name from `raw-tools list`, auto, or a table file")
-    tried.add_argument("file", nargs="?", default="-", metavar="FILE|-", help="the text; default: standard input")
+    tried.add_argument("file", nargs="?", default="-", metavar="FILE|-", help="the text (default: standard input)")
     tried.add_argument("--tools", metavar="FILE", help="the declared tools as JSON, in the form of OpenAI or Anthropic")
     tried.add_argument(
         "--cut", type=int, default=0, metavar="N", help="feed the text in pieces of N characters, as a stream would"
@@ -32,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     tried.add_argument("--json", action="store_true", help="print JSON")
     learnt = actions.add_parser("learn", help="write a table file for a chat template")
     learnt.add_argument("template", metavar="TEMPLATE", help="a .jinja file or a tokenizer_config.json")
-    learnt.add_argument("--name", metavar="N", help="the name of the table; default: the name of the file")
+    learnt.add_argument("--name", metavar="N", help="the name of the table (default: the name of the file)")
     learnt.add_argument("--output", metavar="FILE", type=Path, help="the file to write (default: standard output)")
     learnt.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a variable of the template (JSON or text)"

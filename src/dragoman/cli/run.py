@@ -254,7 +254,8 @@ def _print_env(arguments: Namespace, setup: ClientSetup) -> int:
     access = _running_gateway()
     if access is None:
         raise CommandError(
-            "no gateway is running, so there is no address to print. Start one with `dragoman serve`.", EXIT_NOT_RUNNING
+            "no gateway is running, so its address cannot be printed. Start one with `dragoman serve`.",
+            EXIT_NOT_RUNNING,
         )
     child_setup = _prepare(setup, access, arguments.model, KEY_PLACEHOLDER)
     for name in child_setup.unset:

@@ -24,11 +24,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `dragoman sim`."""
     parser.add_argument("dialect", metavar="DIALECT", help="kiro, or any dialect that `dragoman dialects` lists")
     parser.add_argument(
-        "--profile", default="observed", help="which rules it enforces: official, observed (default), paranoid"
+        "--profile", default="observed", help="the rules that it enforces: official, observed (default) or paranoid"
     )
     parser.add_argument("--script", metavar="FILE", help="a TOML file of turns (default: a small built-in model)")
-    parser.add_argument("--host", default="127.0.0.1", help="a loopback address (default: 127.0.0.1)")
-    parser.add_argument("--port", type=port_number, default=_PORT, help=f"0 picks a free one (default: {_PORT})")
+    parser.add_argument("--host", default="127.0.0.1", help="the loopback address to listen on (default: 127.0.0.1)")
+    parser.add_argument(
+        "--port", type=port_number, default=_PORT, help=f"the port; 0 picks a free one (default: {_PORT})"
+    )
     parser.add_argument(
         "--limit",
         action="append",
@@ -43,7 +45,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="NAME[:KEY=VALUE,...]",
         help=f"damage the responses, for example cut:event=3,how=reset ({', '.join(FAULTS)})",
     )
-    parser.add_argument("--quiet", action="store_true", help="print no line per request")
+    parser.add_argument("--quiet", action="store_true", help="do not print a line for each request")
 
 
 def run(arguments: Namespace) -> int:

@@ -122,5 +122,5 @@ def named_values(option: str, texts: Sequence[str]) -> dict[str, Json]:
 def port_number(text: str) -> int:
     """Parse a port number, as a `type` for argparse."""
     if not text.isdecimal() or int(text) > 65535:
-        raise ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
+        raise ArgumentTypeError(f"a port must be a number from 0 to 65535, not {text!r}")
     return int(text)

@@ -21,7 +21,12 @@ from dragoman.wire import jsonio
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `dragoman translate`."""
-    parser.add_argument("--what", choices=("request", "reply", "stream"), default="request", help="default: request")
+    parser.add_argument(
+        "--what",
+        choices=("request", "reply", "stream"),
+        default="request",
+        help="the type of the input (default: request)",
+    )
     parser.add_argument("--from", dest="source", required=True, metavar="D", help="the dialect of the input")
     parser.add_argument("--to", dest="target", required=True, metavar="D", help="the dialect of the output")
     parser.add_argument("--model", metavar="M", help="the model to request (default: the one of the input)")
@@ -42,8 +47,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--explain", action="store_true", help="print the notes to standard error")
     parser.add_argument("--json", action="store_true", help='print {"body": …, "notes": […]}')
-    parser.add_argument("--strict", action="store_true", help="exit with 3 if content was lost")
-    parser.add_argument("file", nargs="?", default="-", metavar="FILE|-", help="default: standard input")
+    parser.add_argument("--strict", action="store_true", help="exit with status 3 if content was lost")
+    parser.add_argument(
+        "file", nargs="?", default="-", metavar="FILE|-", help="the file to read (default: standard input)"
+    )
 
 
 def run(arguments: Namespace) -> int:

@@ -79,9 +79,9 @@ def field_path(name: str, at: str) -> str:
     return f"{at}.{name}" if at else name
 
 
-def lost_field_text(name: str, family: str) -> str:
+def lost_field_text(name: str, family: str, side: str = "the target") -> str:
     """Return the sentence of a note about a dropped field."""
-    return f"the other side has no field {wire_name(name)} like that of {family}"
+    return f"{side} has no equivalent of the {family} field {wire_name(name)}"
 
 
 # --- DropForeign
@@ -259,7 +259,7 @@ class _FitRequest:
             return [media]
         if self._same_family and "home_names" in self._target.traits:
             return [media]
-        self._notes.changed("media.name", media.at.path, f"the name of the {media.kind} stands before it as text")
+        self._notes.changed("media.name", media.at.path, f"the name of the {media.kind} is placed before it as text")
         return [Text(media.name, at=media.at), structs.replace(media, name="")]
 
     def _text(self, text: Text) -> Text:
@@ -268,7 +268,9 @@ class _FitRequest:
                 each for each in text.citations if each.family == self._family and "citations" in self._target.traits
             )
             if kept != text.citations:
-                self._notes.dropped("foreign.citation", text.at.path, "the target has no citations of this kind")
+                self._notes.dropped(
+                    "foreign.citation", text.at.path, "the target does not support citations of this kind"
+                )
                 text = structs.replace(text, citations=kept)
         return self._strip_fields(self._unsign(text), text.at.path)
 
@@ -387,7 +389,7 @@ class _FitRequest:
             declared = set(map(tool_name, conversation.tools))
             unknown = [name for name in choice.names if name not in declared]
             if unknown and None not in declared:
-                raise MalformedRequest(f"no tool {unknown[0]!r} is declared", at=choice.at.path)
+                raise MalformedRequest(f"the request does not declare the tool {unknown[0]!r}", at=choice.at.path)
         if len(tools) == len(conversation.tools):
             return choice
         named = {tool.name for tool in tools if isinstance(tool, ToolSpec)}
@@ -480,7 +482,7 @@ class _ReplyFilter(Struct, ResponseFilter, eq=False):
         kept = {names[name]: value for name, value in extra.fields.items() if name in names}
         for name in extra.fields:
             if name not in names and name not in extra.spelling:
-                self._note_once("foreign.field", name, lost_field_text(name, extra.family))
+                self._note_once("foreign.field", name, lost_field_text(name, extra.family, "the client's dialect"))
         return structs.replace(node, extra=Extra(self._family, kept) if kept else None)
 
     def _note_once(self, rule: str, kind: str, detail: str, action: Action = "dropped") -> None:

@@ -147,7 +147,7 @@ def _max_tokens(conversation: Conversation, target: Capabilities, notes: Notes) 
 def _stops(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
     stops = tuple(stop for stop in conversation.stop if stop and ("no_blank_text" not in target.traits or stop.strip()))
     if stops != conversation.stop:
-        notes.dropped("stop.blank", "stop", "a blank stop sequence has no effect")
+        notes.dropped("stop.blank", "stop", "a blank stop sequence is left out: it has no effect")
     if target.stop_limit is not None and len(stops) > target.stop_limit:
         notes.dropped("stop.limit", "stop", f"the target accepts {target.stop_limit} stop sequences, not {len(stops)}")
         stops = stops[: target.stop_limit]
@@ -161,7 +161,9 @@ def _output(conversation: Conversation, target: Capabilities, notes: Notes) -> C
         notes.dropped("output.form", "output", f"the target cannot guarantee {output.kind} output; {kind} is requested")
         output = Output(kind)  # type: ignore[arg-type]
     if "output_names" not in target.traits and (output.name or output.strict is not None):
-        notes.changed("output.name", "output", "the target's output schema has neither name nor strict flag")
+        notes.changed(
+            "output.name", "output", "the target has no fields for the name and strict flag of an output schema"
+        )
         output = structs.replace(output, name="", strict=None)
     if "closed_schemas" in target.traits and output.schema is not None:
         schema = _closed(output.schema)
@@ -200,7 +202,7 @@ def _tool_choice(conversation: Conversation, target: Capabilities, notes: Notes)
         return conversation
     if not conversation.tools:
         action: Action = "dropped" if choice.mode in ("any", "one") else "changed"
-        notes.add("tools.choice", action, choice.at.path, "there are no tools to choose from")
+        notes.add("tools.choice", action, choice.at.path, "the request has no tools to choose from")
         return structs.replace(conversation, tool_choice=ToolChoice())
     tools = conversation.tools
     if choice.names and choice.mode in ("auto", "any") and "choice_names" not in target.traits:
@@ -367,8 +369,10 @@ class FitThinkingBudget(Filter):
         budget = budget if limit is None else min(budget, limit - 1)
         if budget == thinking.budget:
             return conversation
-        requested_budget = "no budget" if thinking.budget is None else str(thinking.budget)
-        detail = f"{requested_budget} became {budget}: it must be at least {self._minimum} and below the token limit"
+        requested_budget = "none" if thinking.budget is None else str(thinking.budget)
+        detail = (
+            f"{budget} is sent, not {requested_budget}: a budget must be at least {self._minimum} and below max_tokens"
+        )
         notes.changed("thinking.budget", "thinking", detail)
         return structs.replace(conversation, thinking=structs.replace(thinking, budget=budget))
 

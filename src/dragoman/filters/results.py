@@ -147,7 +147,9 @@ class _Pairing:
             number += 1
         self._next_numbers[call.id] = number + 1
         self._used_ids.add(id_)
-        self._notes.renamed("ids.duplicate", call.at.path, f"the id {call.id!r} was used before; this call is {id_!r}")
+        self._notes.renamed(
+            "ids.duplicate", call.at.path, f"the id {call.id!r} was used before; this call gets {id_!r}"
+        )
         return structs.replace(call, id=id_)
 
     def _result(self, result: ToolResult) -> Iterable[Block]:
@@ -159,7 +161,9 @@ class _Pairing:
             if turn is self._last_caller:
                 self._merge_texts_into(turn)
             if turn is not self._turns[-1]:
-                self._notes.changed("tools.moved_result", result.at.path, "moved to the turn right after its call")
+                self._notes.changed(
+                    "tools.moved_result", result.at.path, "the result is moved to the turn after its call"
+                )
             turn.results.append(result if result.call_id == call.id else structs.replace(result, call_id=call.id))
             return ()
         if any((one.content, one.is_error) == (result.content, result.is_error) for one in earlier):
@@ -169,11 +173,13 @@ class _Pairing:
             return (result,)
         if earlier:
             self._notes.changed(
-                "tools.duplicate_result", result.at.path, "its call has a result already; this one became text"
+                "tools.duplicate_result", result.at.path, "the call already has a result; this one is sent as text"
             )
         else:
             self._notes.changed(
-                "tools.orphan_result", result.at.path, f"there is no call {result.call_id!r}; the result became text"
+                "tools.orphan_result",
+                result.at.path,
+                f"the conversation has no call {result.call_id!r}; the result is sent as text",
             )
         return self._as_text(result)
 
@@ -186,7 +192,9 @@ class _Pairing:
         while self._turns[-1] is not caller:
             texts.append(self._turns.pop())
         for text_turn in reversed(texts):
-            self._notes.changed("turn.merged", text_turn.message.at.path, "merged into the turn of the calls before it")
+            self._notes.changed(
+                "turn.merged", text_turn.message.at.path, "the turn is merged into the turn of the calls before it"
+            )
         first = next(at for at, block in enumerate(caller.blocks) if isinstance(block, ToolCall))
         caller.blocks[first:first] = [block for text_turn in reversed(texts) for block in text_turn.blocks]
 
@@ -303,7 +311,7 @@ class SimplifyResults(MessageFilter):
                 counts[part.kind] += 1
                 name = f"{part.kind} {counts[part.kind]}"
                 notes.changed(
-                    "result.media_lifted", part.at.path, f"the {part.kind} now stands after the results, as {name}"
+                    "result.media_lifted", part.at.path, f"the {part.kind} is placed after the results, as {name}"
                 )
                 content.append(Text(f"({name} below)", at=part.at))
             else:
@@ -315,7 +323,7 @@ class SimplifyResults(MessageFilter):
             notes.changed(
                 "result.error_text",
                 result.at.path,
-                "the target has no error flag; the text of the result names the error",
+                "the target has no error flag for results; the text of the result names the error",
             )
             content, is_error = _with_error_text(content), False
         if is_error == result.is_error and tuple(content) == result.content:

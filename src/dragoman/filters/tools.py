@@ -264,7 +264,7 @@ def _wrap_tool(tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
     notes.changed(
         "tools.text_wrapped",
         tool.at.path,
-        f"{tool.name} takes free text; it is offered as a function with one string, `input`",
+        f"{tool.name} accepts free text; it is offered as a function with one string, `input`",
     )
     return structs.replace(tool, schema=SCHEMA)
 

@@ -79,7 +79,9 @@ class FoldSystem(Filter):
             messages = _fold(messages, notes)
         system = conversation.system
         if system and not self._keeps_leading:
-            notes.changed("system.folded", system[0].at.path, "the system text now begins the first user turn")
+            notes.changed(
+                "system.folded", system[0].at.path, "the system text is placed at the start of the first user turn"
+            )
             messages = self._lead(system, messages, notes)
             system = ()
         if len(notes) == before:
@@ -91,7 +93,7 @@ class FoldSystem(Filter):
         if messages and messages[0].role == "user":
             turn = structs.replace(messages[0], blocks=with_separator(system, messages[0].blocks, self._separator))
             return [_with_blocks_first(system, turn), *messages[1:]]
-        notes.added("turn.placeholder", "messages", f"a missing first user turn became {self._question!r}")
+        notes.added("turn.placeholder", "messages", f"the first user turn is missing; {self._question!r} is added")
         return [
             Message("user", (*system, *with_separator(system, (Text(self._question),), self._separator))),
             *messages,
@@ -274,7 +276,9 @@ class AlternateTurns(Filter):
 
     def _filler(self, role: Role, near: Message | None, notes: Notes) -> Message:
         text = self._fillers[role]
-        notes.added("turn.placeholder", near.at.path if near else "messages", f"a missing {role} turn became {text!r}")
+        notes.added(
+            "turn.placeholder", near.at.path if near else "messages", f"a {role} turn is missing; {text!r} is added"
+        )
         return Message(role, (Text(text),))
 
 
@@ -282,7 +286,7 @@ def _merge_adjacent(messages: Iterable[Message], separator: str, notes: Notes) -
     runs: list[list[Message]] = []
     for message in messages:
         if runs and runs[-1][0].role == message.role != "system":
-            notes.changed("turn.merged", message.at.path, f"joined with the {message.role} turn before it")
+            notes.changed("turn.merged", message.at.path, f"the turn is joined with the {message.role} turn before it")
             runs[-1].append(message)
         else:
             runs.append([message])

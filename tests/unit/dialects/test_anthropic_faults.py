@@ -77,7 +77,7 @@ def test_the_status_alone_determines_the_kind(status: int, kind: ErrorKind) -> N
 
 def test_a_response_without_json_gets_a_short_message() -> None:
     page = refused(502, b"<html>" + b"x" * 5000)
-    assert page.message == "the upstream answered 502 without a readable error"
+    assert page.message == "the upstream responded with status 502 without a readable error"
     assert refused(502, b"upstream  connect\nerror").message.endswith(": upstream connect error")
     assert len(refused(502, b"x" * 5000).message) < 300
     assert "502" in refused(502, b"\xff\xfe").message

@@ -396,7 +396,7 @@ def test_large_images_only_matter_when_there_are_many() -> None:
     )
     assert (
         history(request)[0][1]
-        == "big\n[image left out: an edge of 2001 pixels, and more than 20 images in the request]"
+        == "big\n[image left out: it has an edge of 2001 pixels, and the request has more than 20 images]"
     )
 
 
@@ -541,7 +541,7 @@ def test_whole_characters_stay_even_escaped() -> None:
     assert request.plan.translated.messages[1].blocks[1].arguments == arguments  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("data", "because"), [("?", "it is no base64"), ("", "it is empty")])
+@pytest.mark.parametrize(("data", "because"), [("?", "it is not base64"), ("", "it is empty")])
 def test_an_image_that_is_none(data: str, because: str) -> None:
     turn = Message("user", (Text("a"), Media("image", "image/png", "base64", data)))
     with pytest.raises(Unrepresentable, match=because):

@@ -192,7 +192,7 @@ def test_ac3_every_extraction_problem_is_a_debug_record_without_the_text(
         translate_to_kiro(asked_with(message))
     (record,) = [each for each in caplog.records if each.name == "dragoman.kiro"]
     assert record.levelno == logging.DEBUG
-    assert record.getMessage() == f"{rule} at {place}: the result of call {ID}"
+    assert record.getMessage() == f"the result of call {ID} was changed at {place} (rule {rule})"
 
 
 def test_ac3_a_good_result_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:

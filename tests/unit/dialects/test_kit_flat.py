@@ -92,7 +92,7 @@ def test_a_schema_keeps_its_meaning_in_the_remaining_keywords() -> None:
 def test_lost_keywords_are_named() -> None:
     schema, notes = plain({"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "default": 3}}})
     assert schema == {"type": "object", "properties": {"n": {"type": "integer"}}}
-    assert notes == [("dropped", "the schema of go is made plain (without default, minimum)")]
+    assert notes == [("dropped", "the schema of go is simplified (without default, minimum)")]
 
 
 def test_a_union_of_objects_is_one_object() -> None:

@@ -286,7 +286,7 @@ def test_a_tokenizer_configuration_holds_the_template() -> None:
     config = '{"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}], "eos_token": {"content": "<E>"}}'
     template = read_template("tokenizer_config.json", config.encode(), {})
     assert (template.source, template.variables["eos_token"]) == ("t", "<E>")
-    with pytest.raises(TemplateError, match="there is no chat_template"):
+    with pytest.raises(TemplateError, match="the file has no chat_template"):
         read_template("tokenizer_config.json", b"{}", {})
 
 
@@ -332,16 +332,19 @@ WRONG = {
     "no TOML": ("tables = [", "not TOML"),
     "no tables": ("", "no [[tables]] entry"),
     "no list": ('[tables]\nname = "x"', "no [[tables]] entry"),
-    "unknown top field": (SMALL + "\n[more]\nx = 1", "more: there is no such field"),
-    "unknown field": (SMALL + "colour = 1\n", "tables[0].colour: there is no such field"),
-    "unknown field of markup": (SMALL + "[tables.markup]\nx = 1\n", "tables[0].markup.x: there is no such field"),
+    "unknown top field": (SMALL + "\n[more]\nx = 1", "more: this field is unknown"),
+    "unknown field": (SMALL + "colour = 1\n", "tables[0].colour: this field is unknown"),
+    "unknown field of markup": (SMALL + "[tables.markup]\nx = 1\n", "tables[0].markup.x: this field is unknown"),
     "missing body": ('[[tables]]\nname = "a"\nspecial = true', "missing required field `body`"),
     "unknown body": (SMALL.replace('"json"', '"yaml"'), "tables[0].body: invalid enum value 'yaml'; known: json"),
     "wrong type": (SMALL.replace("true", '"yes"'), "tables[0].special: expected `bool`"),
     "a marker that is no list": (SMALL.replace('["<|c|>"]', '"<|c|>"'), "tables[0].call_begin: expected `array`"),
-    "an empty marker": (SMALL.replace('["<|c|>"]', '["<|c|>", ""]'), "tables[0].call_begin: an empty marker"),
-    "a blank marker": (SMALL.replace('["<|c|>"]', '[" "]'), "tables[0].call_begin: an empty marker"),
-    "a long marker": (SMALL.replace("<|c|>", "x" * 300), "tables[0].call_begin: a marker of more than 256"),
+    "an empty marker": (
+        SMALL.replace('["<|c|>"]', '["<|c|>", ""]'),
+        "tables[0].call_begin: a marker must not be empty",
+    ),
+    "a blank marker": (SMALL.replace('["<|c|>"]', '[" "]'), "tables[0].call_begin: a marker must not be empty"),
+    "a long marker": (SMALL.replace("<|c|>", "x" * 300), "tables[0].call_begin: a marker may have at most 256"),
     "no opener": (
         SMALL.replace('call_begin = ["<|c|>"]\n', ""),
         "tables[0]: the table does not define where a call begins",
@@ -349,15 +352,18 @@ WRONG = {
     "no end of the header": (SMALL.replace('header_stop = ["{"]\n', ""), "tables[0].header_end: is missing"),
     "no markup": (SMALL.replace('"json"', '"markup"'), "tables[0].markup: is missing"),
     "no string mark": (SMALL.replace('"json"', '"gemma"'), "tables[0].string_mark: is missing"),
-    "no regular expression": (SMALL + "header = '('\n", "tables[0].header: not a regular expression"),
+    "no regular expression": (SMALL + "header = '('\n", "tables[0].header: the regular expression is not valid"),
     "a number as one": (SMALL + "header = 1\n", "tables[0].header: expected a regular expression"),
     "no group": (SMALL + "header = 'x'\n", "tables[0].header: has no group (?P<name>"),
     "exponential time": (SMALL + "header = '(?P<name>(a+)+)'\n", "tables[0].header: a repeat inside"),
-    "a long expression": (SMALL + f"header = '(?P<name>{'x' * 3000})'\n", "tables[0].header: a regular expression of"),
+    "a long expression": (
+        SMALL + f"header = '(?P<name>{'x' * 3000})'\n",
+        "tables[0].header: a regular expression may have at most",
+    ),
     "a bad name": (SMALL.replace('"mine"', '"a b"'), "tables[0].name: 'a b' is not allowed"),
     "a reserved name": (SMALL.replace('"mine"', '"auto"'), "tables[0].name: 'auto' is not allowed"),
     "a name twice": (SMALL + SMALL, "tables[1].name: 'mine' is the name of another table"),
-    "many tables": ("".join(SMALL.replace("mine", f"m{n}") for n in range(70)), "more than 64 tables"),
+    "many tables": ("".join(SMALL.replace("mine", f"m{n}") for n in range(70)), "at most 64 tables"),
 }
 
 
@@ -432,7 +438,9 @@ def test_a_reload_reads_the_file_again(tmp_path: Path) -> None:
     assert [table.name for choice in (before, after) for table in tables_of(choice)] == ["mine", "other"]
 
 
-@pytest.mark.parametrize(("table", "said"), [(None, "no such file"), ("x", "not TOML"), ("x = 1", "no such field")])
+@pytest.mark.parametrize(
+    ("table", "said"), [(None, "no such file"), ("x", "not TOML"), ("x = 1", "this field is unknown")]
+)
 def test_check_says_where_a_bad_file_is_named(tmp_path: Path, table: str | None, said: str) -> None:
     config = _configured(tmp_path, table)
     with pytest.raises(ConfigError) as error:

@@ -239,7 +239,7 @@ def _system_text(item: Json, at: str) -> Text:
         return Text(item, at=Location(at))
     fields = Fields(item, at)
     if fields.peek("type") not in (None, "text"):
-        fields.fail("type", "expected text: a system prompt may hold only text blocks")
+        fields.fail("type", "a system prompt may contain only text blocks")
     return parse_text(fields)
 
 
@@ -251,7 +251,7 @@ def _read(item: dict[str, Json], at: Location) -> Message:
     if role == "tool":
         return _tool_message(fields)
     if role not in _ROLES:
-        fields.fail("role", "expected user, assistant, system or tool")
+        fields.fail("role", "the role of a message must be user, assistant, system or tool")
     return _message(fields, _ROLES[role])
 
 
@@ -387,7 +387,10 @@ def _refuse_unsupported(conversation: Conversation) -> None:
     if conversation.choices != 1:
         raise Unrepresentable("anthropic returns one reply per request", at="n")
     if conversation.previous_id is not None:
-        raise Unrepresentable("anthropic cannot continue a stored response", at="previous_response_id")
+        raise Unrepresentable(
+            "anthropic cannot continue a stored response; send the whole conversation without previous_response_id",
+            at="previous_response_id",
+        )
     if conversation.output.kind == "json":
         raise Unrepresentable("anthropic has no JSON output without a schema", at="response_format")
     for name in conversation.sampling:
@@ -434,7 +437,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     if isinstance(tool, Opaque):
         return render_block(tool)
     if tool.schema is None:
-        message = f"the tool {tool.name} takes free text; anthropic supports only tools with a schema"
+        message = f"the tool {tool.name} accepts free text; anthropic supports only tools with a schema"
         raise Unrepresentable(message, at=tool.at.path)
     body: dict[str, Json] = {"name": tool.name}
     if tool.description:

@@ -19,77 +19,77 @@ from dragoman.wire.jsonio import Json
 RULES = Rulebook.parse(
     "anthropic",
     """
-body.object | documented | error | the body is an object
-max_tokens.required | observed | error | max_tokens is set
-max_tokens.range | documented | error | max_tokens is a whole number, 0 or more
-temperature.range | observed | advice | temperature is from 0 to 1; DeepSeek's endpoint takes up to 2
-top_p.range | observed | advice | top_p is from 0 to 1
-stop_sequences.blank | observed | error | each stop sequence is a string that is not blank
-output_config.effort | documented | advice | effort is one of low, medium, high, xhigh, max
-thinking.type | documented | advice | thinking is of a type that is known
-thinking.budget_required | observed | error | enabled thinking has a budget
-thinking.budget_least | observed | error | the budget is at least 1024
-thinking.budget_limit | observed | advice | the budget is below max_tokens, but for interleaved thinking
-thinking.forced_tool | observed | error | no tool is forced while thinking is enabled
-thinking.signature | observed | advice | thinking goes back with its signature; other services sign none
-thinking.opening | observed | advice | a tool loop opens with the thinking that led to it; newer models do without
-tools.duplicate | observed | error | tool names differ
-tools.name | observed | error | a tool name has 1 to 128 letters, digits, _ and -
-tools.schema | observed | error | input_schema is a schema whose type is "object"
-tools.deferred_cache | observed | error | a deferred tool is no cache mark
-tool_choice.type | documented | error | tool_choice is of type auto, any, tool or none
-tool_choice.no_tools | observed | error | a choice comes with tools
-tool_choice.name | observed | error | the chosen tool is declared
-tool_choice.parallel | documented | advice | none has no disable_parallel_tool_use
-system.text | documented | error | a system prompt holds text only
-messages.required | observed | error | there is at least one message
-messages.limit | documented | error | there are at most 100,000 messages
-messages.role | documented | error | a role is user, assistant or system
-messages.empty | observed | error | a message has content, but for a last one of the assistant
-messages.trailing_space | observed | error | the last answer does not end with white space
-block.type | documented | error | a block says its type
-text.empty | observed | error | a text is not empty
-text.blank | observed | advice | a text is not all white space; beside a call it is taken
-cache.blank_text | observed | error | an empty text is no cache mark
-cache.thinking | observed | error | thinking is no cache mark
-cache.count | observed | error | there are at most 4 cache marks
-tool_use.id_required | documented | error | a call has an id
-tool_use.id_charset | observed | error | an id has letters, digits, _ and - only
-tool_use.name | observed | error | a call's name has 1 to 128 letters, digits, _ and -
-tool_use.input | observed | error | a call's input is an object
-tool_use.duplicate | observed | error | the ids of a turn's calls differ
-tool_use.unanswered | observed | error | each call is answered in the next turn
-tool_result.id_required | documented | error | a result names its call
-tool_result.id_charset | observed | error | an id has letters, digits, _ and - only
-tool_result.duplicate | observed | error | a call has one result
-tool_result.orphan | observed | error | the turn before a result holds its call
-stream.json | observed | error | the data of a frame is a JSON object
-stream.event_name | observed | error | the event line equals the type: the SDKs skip other frames
-stream.after_end | documented | advice | nothing follows message_stop or an error
-stream.first | observed | error | message_start comes first
-stream.unfinished | observed | error | a stream ends with message_stop, or with an error
-stream.object | observed | error | message, usage, delta and content_block are objects
-stream.start_once | observed | error | message_start comes once
-stream.message | observed | error | message_start holds an assistant's message with content []
-stream.message_fields | documented | advice | the message has an id and a model
-stream.delta_once | documented | advice | message_delta comes once
-stream.stop_reason | observed | error | message_delta says why the model stopped
-stream.usage | documented | advice | usage has whole numbers
-stream.no_delta | observed | error | message_delta comes before message_stop
-stream.error | documented | advice | an error has a type and a message
-stream.open_block | documented | advice | blocks stop before message_delta
-stream.never_stopped | observed | error | blocks stop before message_stop: clients act on it
-stream.index | observed | error | blocks are numbered 0, 1, 2
-stream.interleaved | documented | advice | a block stops before the next one starts
-stream.late_block | documented | advice | no block comes after message_delta
-stream.block_start | observed | error | a block starts with its fields
-stream.input_at_start | documented | advice | a tool_use block starts with input {}; the input comes in deltas
-stream.no_block | observed | error | a delta or a stop belongs to an open block
-stream.delta_type | documented | error | a delta says its type
-stream.delta_kind | observed | error | a block grows by deltas of its kind
-stream.delta_value | observed | error | a delta has its text
-stream.input_json | observed | error | the input of a tool is a JSON object
-stream.input_cut | observed | advice | the input of a tool was cut by a limit
+body.object | documented | error | the body must be an object
+max_tokens.required | observed | error | max_tokens must be set
+max_tokens.range | documented | error | max_tokens must be a whole number, 0 or more
+temperature.range | observed | advice | temperature must be from 0 to 1; DeepSeek's endpoint accepts up to 2
+top_p.range | observed | advice | top_p must be from 0 to 1
+stop_sequences.blank | observed | error | each stop sequence must be a string that is not blank
+output_config.effort | documented | advice | effort must be one of low, medium, high, xhigh, max
+thinking.type | documented | advice | the type of thinking must be enabled, disabled, adaptive or between_tools
+thinking.budget_required | observed | error | enabled thinking must have a budget
+thinking.budget_least | observed | error | the budget must be at least 1024
+thinking.budget_limit | observed | advice | the budget must be less than max_tokens, except for interleaved thinking
+thinking.forced_tool | observed | error | a tool cannot be forced while thinking is enabled
+thinking.signature | observed | advice | a thinking block must have its signature; other services send none
+thinking.opening | observed | advice | a tool loop must begin with its thinking; newer models accept one without
+tools.duplicate | observed | error | tool names must be unique
+tools.name | observed | error | a tool name must have 1 to 128 letters, digits, _ and -
+tools.schema | observed | error | input_schema must be a schema whose type is "object"
+tools.deferred_cache | observed | error | a deferred tool must not have cache_control
+tool_choice.type | documented | error | the type of tool_choice must be auto, any, tool or none
+tool_choice.no_tools | observed | error | tool_choice must come with tools
+tool_choice.name | observed | error | the chosen tool must be declared in tools
+tool_choice.parallel | documented | advice | the type none must not have disable_parallel_tool_use
+system.text | documented | error | a system prompt must contain only text blocks
+messages.required | observed | error | a request must have at least one message
+messages.limit | documented | error | a request may have at most 100,000 messages
+messages.role | documented | error | a role must be user, assistant or system
+messages.empty | observed | error | a message must have content, except a last assistant message
+messages.trailing_space | observed | error | a last assistant message must not end with white space
+block.type | documented | error | a block must have a type
+text.empty | observed | error | a text must not be empty
+text.blank | observed | advice | a text must not be only white space; next to a call it is accepted
+cache.blank_text | observed | error | an empty text must not have cache_control
+cache.thinking | observed | error | thinking must not have cache_control
+cache.count | observed | error | a request may have at most 4 blocks with cache_control
+tool_use.id_required | documented | error | a tool_use must have an id
+tool_use.id_charset | observed | error | an id may have only letters, digits, _ and -
+tool_use.name | observed | error | a tool_use name must have 1 to 128 letters, digits, _ and -
+tool_use.input | observed | error | a tool_use input must be an object
+tool_use.duplicate | observed | error | the ids of a turn's tool_use blocks must be unique
+tool_use.unanswered | observed | error | each tool_use must have a tool_result in the next turn
+tool_result.id_required | documented | error | a tool_result must have a tool_use_id
+tool_result.id_charset | observed | error | an id may have only letters, digits, _ and -
+tool_result.duplicate | observed | error | a tool_use must have only one tool_result
+tool_result.orphan | observed | error | the message before a tool_result must have its tool_use
+stream.json | observed | error | the data of a frame must be a JSON object
+stream.event_name | observed | error | the event name must equal the type: the SDKs skip other frames
+stream.after_end | documented | advice | nothing may follow message_stop or an error
+stream.first | observed | error | message_start must come first
+stream.unfinished | observed | error | a stream must end with message_stop, or with an error
+stream.object | observed | error | message, usage, delta and content_block must be objects
+stream.start_once | observed | error | message_start must come only once
+stream.message | observed | error | message_start must have a message of the role assistant with content []
+stream.message_fields | documented | advice | the message must have an id and a model
+stream.delta_once | documented | advice | message_delta must come only once
+stream.stop_reason | observed | error | message_delta must have a stop_reason
+stream.usage | documented | advice | the counts of usage must be whole numbers
+stream.no_delta | observed | error | message_delta must come before message_stop
+stream.error | documented | advice | an error must have a type and a message
+stream.open_block | documented | advice | blocks must stop before message_delta
+stream.never_stopped | observed | error | blocks must stop before message_stop: clients act on the stop of a block
+stream.index | observed | error | the index of blocks must count from 0
+stream.interleaved | documented | advice | a block must stop before the next one starts
+stream.late_block | documented | advice | no block may come after message_delta
+stream.block_start | observed | error | content_block must have the fields of its type
+stream.input_at_start | documented | advice | a tool_use block must start with input {}; the input comes in deltas
+stream.no_block | observed | error | a delta or a stop must belong to an open block
+stream.delta_type | documented | error | a delta must have a type
+stream.delta_kind | observed | error | the type of a delta must match the type of its block
+stream.delta_value | observed | error | a delta must have its text
+stream.input_json | observed | error | the input of a tool must be a JSON object
+stream.input_cut | observed | advice | the input of a tool must be complete; a limit may cut it
 """,
 )
 
@@ -116,10 +116,10 @@ def breaches(call: ApiRequest) -> Sequence[Breach]:
     if continues and messages == []:
         return found  # The service continues the turn that paused.
     if not isinstance(messages, list) or not messages:
-        found.append(RULES.breach("messages.required", "messages", "there must be at least one message"))
+        found.append(RULES.breach("messages.required", "messages", "a request must have at least one message"))
         return found
     if len(messages) > MOST_MESSAGES:
-        found.append(RULES.breach("messages.limit", "messages", f"there may be {MOST_MESSAGES} messages"))
+        found.append(RULES.breach("messages.limit", "messages", f"a request may have at most {MOST_MESSAGES} messages"))
     for index, message in enumerate(messages):
         found.extend(_message(message, f"messages[{index}]", last=index == len(messages) - 1))
     found.extend(_pairing(messages, continues=continues))
@@ -173,7 +173,9 @@ def _thinking(body: Object) -> Iterator[Breach]:
     choice = body.get("tool_choice")
     forced = isinstance(choice, dict) and choice.get("type") in ("any", "tool")
     if forced and thinking["type"] == "enabled":
-        yield RULES.breach("thinking.forced_tool", "tool_choice.type", "a tool cannot be forced while thinking is on")
+        yield RULES.breach(
+            "thinking.forced_tool", "tool_choice.type", "a tool cannot be forced while thinking is enabled"
+        )
 
 
 def _budget(budget: Json, limit: Json) -> Iterator[Breach]:
@@ -197,7 +199,9 @@ def _tools(body: Object) -> Iterator[Breach]:
         if tool.get("type") in (None, "custom"):
             yield from _custom_tool(tool, at)
         if tool.get("defer_loading") and tool.get("cache_control"):
-            yield RULES.breach("tools.deferred_cache", f"{at}.cache_control", "a deferred tool cannot be a cache mark")
+            yield RULES.breach(
+                "tools.deferred_cache", f"{at}.cache_control", "a deferred tool must not have cache_control"
+            )
     if not _declares_later(body):
         yield from _tool_choice(body.get("tool_choice"), names, bool(body.get("tools")))
 
@@ -229,11 +233,13 @@ def _tool_choice(choice: Json, names: set[str], any_tools: bool) -> Iterator[Bre
         yield RULES.breach("tool_choice.type", "tool_choice.type", f"it must be one of {', '.join(_CHOICES)}")
         return
     if not any_tools:
-        yield RULES.breach("tool_choice.no_tools", "tool_choice", "there are no tools to choose from")
+        yield RULES.breach(
+            "tool_choice.no_tools", "tool_choice", "tool_choice is set, but the request has no tools; remove it"
+        )
     elif choice["type"] == "tool" and str(choice.get("name")) not in names:
-        yield RULES.breach("tool_choice.name", "tool_choice.name", "there is no tool of this name")
+        yield RULES.breach("tool_choice.name", "tool_choice.name", "tools does not declare this tool")
     if choice["type"] == "none" and "disable_parallel_tool_use" in choice:
-        detail = "disable_parallel_tool_use has no meaning where no tool may be called"
+        detail = "disable_parallel_tool_use has no effect with the type none; remove it"
         yield RULES.breach("tool_choice.parallel", "tool_choice", detail)
 
 
@@ -243,7 +249,7 @@ def _tool_choice(choice: Json, names: set[str], any_tools: bool) -> Iterator[Bre
 def _system(body: Object) -> Iterator[Breach]:
     for block, at in objects(_as_blocks(body.get("system") or []), "system"):
         if block.get("type") != "text":
-            yield RULES.breach("system.text", at, "a system prompt holds text only")
+            yield RULES.breach("system.text", at, "a system prompt must contain only text blocks")
         else:
             yield from _text(block, at)
 
@@ -263,7 +269,9 @@ def _message(message: Json, at: str, last: bool) -> Iterator[Breach]:
     end = content[-1] if content else None
     text = end.get("text") if isinstance(end, dict) and end.get("type") == "text" else None
     if last and assistant and isinstance(text, str) and text != text.rstrip():
-        yield RULES.breach("messages.trailing_space", f"{at}.content", "the last answer may not end with white space")
+        yield RULES.breach(
+            "messages.trailing_space", f"{at}.content", "a last assistant message must not end with white space"
+        )
 
 
 def _block(block: Object, at: str) -> Iterator[Breach]:
@@ -276,25 +284,27 @@ def _block(block: Object, at: str) -> Iterator[Breach]:
             yield from _tool_result(block, at)
         case "thinking" | "redacted_thinking" as kind:
             if block.get("cache_control"):
-                yield RULES.breach("cache.thinking", f"{at}.cache_control", "thinking cannot be a cache mark")
+                yield RULES.breach("cache.thinking", f"{at}.cache_control", "thinking must not have cache_control")
             if kind == "thinking" and not block.get("signature"):
                 yield RULES.breach(
-                    "thinking.signature", f"{at}.signature", "thinking goes back only with its signature"
+                    "thinking.signature",
+                    f"{at}.signature",
+                    "a thinking block must have its signature; send it as it was received, or leave the block out",
                 )
         case str():
             pass  # Other types are not checked.
         case _:
-            yield RULES.breach("block.type", f"{at}.type", "a block must say its type")
+            yield RULES.breach("block.type", f"{at}.type", "a block must have a type")
 
 
 def _text(block: Object, at: str) -> Iterator[Breach]:
     text = block.get("text")
     if not isinstance(text, str) or not text:
-        yield RULES.breach("text.empty", f"{at}.text", "it must not be empty")
+        yield RULES.breach("text.empty", f"{at}.text", "the text must not be empty")
     elif not text.strip():
-        yield RULES.breach("text.blank", f"{at}.text", "it must hold more than white space")
+        yield RULES.breach("text.blank", f"{at}.text", "the text must not be only white space")
     if (not isinstance(text, str) or not text.strip()) and block.get("cache_control"):
-        yield RULES.breach("cache.blank_text", f"{at}.cache_control", "an empty text cannot be a cache mark")
+        yield RULES.breach("cache.blank_text", f"{at}.cache_control", "an empty text must not have cache_control")
 
 
 def _tool_use(block: Object, at: str) -> Iterator[Breach]:
@@ -310,7 +320,7 @@ def _tool_result(block: Object, at: str) -> Iterator[Breach]:
     yield from _identifier(block, at, "tool_use_id", "tool_result")
     for part, place in objects(block.get("content"), f"{at}.content"):
         if part.get("type") == "text" and part.get("text") == "":
-            yield RULES.breach("text.empty", f"{place}.text", "it must not be empty")
+            yield RULES.breach("text.empty", f"{place}.text", "the text must not be empty")
 
 
 def _identifier(block: Object, at: str, field: str, owner: str) -> Iterator[Breach]:
@@ -320,7 +330,7 @@ def _identifier(block: Object, at: str, field: str, owner: str) -> Iterator[Brea
         yield RULES.breach(rule, f"{at}.{field}", "it must be set")
     elif not _ID.match(value):
         rule = "tool_use.id_charset" if owner == "tool_use" else "tool_result.id_charset"
-        yield RULES.breach(rule, f"{at}.{field}", "it must have letters, digits, _ and - only")
+        yield RULES.breach(rule, f"{at}.{field}", "it may have only letters, digits, _ and -")
 
 
 # --- the order of messages
@@ -361,19 +371,25 @@ def _pairing(messages: Iterable[Json], *, continues: bool) -> Iterator[Breach]:
         is_continued = continues and index == 0
         for call_id, at in turn.ids("tool_result", "tool_use_id"):
             if call_id in answered:
-                yield RULES.breach("tool_result.duplicate", at, "this call already has a result")
+                yield RULES.breach("tool_result.duplicate", at, "this tool_use already has a tool_result")
             elif turn.role != "user" or (call_id not in waiting and not is_continued):
-                yield RULES.breach("tool_result.orphan", at, "the turn before it holds no such call")
+                yield RULES.breach(
+                    "tool_result.orphan", at, "the message before this tool_result has no tool_use with this id"
+                )
             answered.append(call_id)
         if any(call_id not in answered for call_id in waiting):
-            yield RULES.breach("tool_use.unanswered", before, "each call must be answered in the next turn")
+            yield RULES.breach(
+                "tool_use.unanswered", before, "each tool_use must have a tool_result in the next message"
+            )
         waiting, before = [], turn.at
         for call_id, at in turn.ids("tool_use", "id"):
             if call_id in waiting:
-                yield RULES.breach("tool_use.duplicate", at, "two calls have the same id")
+                yield RULES.breach(
+                    "tool_use.duplicate", at, "two tool_use blocks of this turn have the same id; ids must be unique"
+                )
             waiting.append(call_id)
     if waiting:
-        yield RULES.breach("tool_use.unanswered", before, "each call must be answered in the next turn")
+        yield RULES.breach("tool_use.unanswered", before, "each tool_use must have a tool_result in the next message")
 
 
 def _opening(body: Object, messages: Iterable[Json]) -> Iterator[Breach]:
@@ -391,7 +407,7 @@ def _opening(body: Object, messages: Iterable[Json]) -> Iterator[Breach]:
             loop = []
     first = last[0].blocks[0][0].get("type") if last else "thinking"
     if first not in ("thinking", "redacted_thinking"):
-        yield RULES.breach("thinking.opening", last[0].at, "the last answer that calls a tool must open with thinking")
+        yield RULES.breach("thinking.opening", last[0].at, "the last turn that calls a tool must begin with thinking")
 
 
 def _cache_marks(body: Object) -> Iterator[Breach]:
@@ -400,7 +416,7 @@ def _cache_marks(body: Object) -> Iterator[Breach]:
     for message in messages if isinstance(messages, list) else ():
         count += _marks(message.get("content")) if isinstance(message, dict) else 0
     if count > MOST_CACHE_MARKS:
-        yield RULES.breach("cache.count", "", f"there may be {MOST_CACHE_MARKS} cache marks, not {count}")
+        yield RULES.breach("cache.count", "", f"{count} blocks have cache_control; at most {MOST_CACHE_MARKS} may")
 
 
 def _marks(blocks: Json) -> int:

@@ -335,7 +335,7 @@ _HANDLERS: dict[str, _Handler] = {
 
 def _require(opened: _OpenBlock, kind: type, delta: str) -> None:
     if type(opened.block) is not kind:
-        raise OutOfOrder(f"{delta} in a block of type {type(opened.block).__name__}", at="content_block_delta")
+        raise OutOfOrder(f"a block of type {type(opened.block).__name__} cannot have {delta}", at="content_block_delta")
 
 
 def _may_grow(data: dict[str, Json]) -> bool:

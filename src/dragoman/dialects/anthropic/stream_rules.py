@@ -64,7 +64,7 @@ class AnthropicStreamLint(StreamLint):
             return
         kind = data.get("type")
         if kind != frame.kind:
-            self.breach("event_name", f"the event line has the type {frame.kind!r}, the data has {kind!r}")
+            self.breach("event_name", f"the event name is {frame.kind!r}, but the type of the data is {kind!r}")
         if self._end:
             self.breach("after_end", f"nothing may follow {self._end}")
         if kind not in ("message_start", "ping", "error") and not self._begun:
@@ -98,7 +98,7 @@ class AnthropicStreamLint(StreamLint):
             if not isinstance(message.get(name), str) or not message[name]:
                 self.breach("message_fields", f"message.{name} must be set")
         if message.get("content") != [] or message.get("role") != "assistant" or message.get("type") != "message":
-            self.breach("message", "it must be an assistant's message with content []")
+            self.breach("message", "message must have the role assistant and content []")
         usage = self._object(message, "usage")
         self._counts(usage, ("input_tokens", "output_tokens"))
 
@@ -139,7 +139,7 @@ class AnthropicStreamLint(StreamLint):
         if type(index) is not int or index != self._next:
             self.breach("index", f"index must be {self._next}, not {index}")
         if self._open:
-            self.breach("interleaved", "the block before must stop first")
+            self.breach("interleaved", "the block before this one must stop first")
         if self._stopped:
             self.breach("late_block", "no block may come after message_delta")
         block = self._object(data, "content_block")
@@ -149,7 +149,7 @@ class AnthropicStreamLint(StreamLint):
             if not isinstance(block.get(name), wanted) or (name in ("id", "name") and not block[name]):
                 self.breach("block_start", f"a {kind} block must start with {name}")
         if kind == "tool_use" and block.get("input"):
-            self.breach("input_at_start", "a tool_use block starts with input {}; the input comes in deltas")
+            self.breach("input_at_start", "a tool_use block must start with input {}; the input comes in deltas")
         if type(index) is int:
             self._open[index] = (kind, [])
             self._next = index + 1
@@ -166,7 +166,7 @@ class AnthropicStreamLint(StreamLint):
             self.breach("delta_type", "a delta must have a type")
             return
         if kind in _ALLOWED_DELTAS and delta_kind in _DELTA_FIELDS and delta_kind not in _ALLOWED_DELTAS[kind]:
-            self.breach("delta_kind", f"a {kind} block has no deltas of type {delta_kind}")
+            self.breach("delta_kind", f"a {kind} block must not have deltas of type {delta_kind}")
         field = _DELTA_FIELDS.get(delta_kind, "")
         value = delta.get(field)
         if field and not isinstance(value, str):

@@ -87,7 +87,7 @@ def parse_media(fields: Fields, name: str) -> Media:
     mime, title = data.text("mimeType", ""), data.text("displayName", "")
     form: Literal["base64", "url"] = "base64" if name == "inlineData" else "url"
     if form == "base64" and not mime:
-        data.fail("mimeType", "expected the type of the data")
+        data.fail("mimeType", "expected the media type of the data")
     content = _base64(data) if form == "base64" else data.identifier("fileUri")
     rest = to_extra_names(fields.rest())
     if unknown := data.rest():
@@ -105,7 +105,7 @@ def _base64(fields: Fields) -> str:
     plain = data.replace("-", "+").replace("_", "/")  # protobuf accepts both base64 alphabets, padded or not
     plain += "=" * (-len(plain) % 4)
     if base64_bytes(plain) is None:
-        fields.fail("data", "expected base64")
+        fields.fail("data", "expected base64 data")
     return plain
 
 
@@ -233,7 +233,7 @@ def render_result(result: ToolResult, called: ToolCall | None, blame: type[Drago
     own = EXTRAS.own_fields(result.extra)
     texts = [part.text for part in result.content if isinstance(part, Text)]
     if len(texts) > 1 or (texts and not isinstance(result.content[0], Text)):
-        raise blame("a Gemini tool result has at most one text, and the text comes first", at=result.at.path)
+        raise blame("a Gemini tool result may have at most one text, which must come first", at=result.at.path)
     text = texts[0] if texts else ""
     name = str(own.get(_NAME, called.name if called else ""))
     if not name:

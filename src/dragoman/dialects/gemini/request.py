@@ -32,6 +32,7 @@ from dragoman.model.conversation import (
     to_canonical,
     to_extra_names,
 )
+from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -98,9 +99,10 @@ def _message(item: Json, at: str, pairs: ToolCallIds) -> Message:
     if isinstance(item, str):
         return Message("user", (Text(item, at=Location(at)),), at=Location(at))
     fields = Fields(item, at)
-    role = _ROLES.get((fields.text("role", "") or "").lower())
+    word = fields.text("role", "") or ""
+    role = _ROLES.get(word.lower())
     if role is None:
-        fields.fail("role", "expected user or model")
+        fields.fail("role", f"the role of a content must be user or model, not {jsonio.quote(word).decode()}")
     blocks = _parts(fields, pairs)
     if role == "user" and any(isinstance(block, ToolCall) for block in blocks):
         fields.fail("parts", "only a content of the model may have a functionCall")
@@ -178,7 +180,10 @@ def _system_text(block: Block) -> Text:
 def render_request(conversation: Conversation) -> ApiRequest:
     """Return a conversation as a request. Raises Unrepresentable for content that filters should have removed."""
     if conversation.previous_id is not None:
-        raise Unrepresentable("Gemini stores no responses to continue from", at="previous_response_id")
+        raise Unrepresentable(
+            "Gemini cannot continue a stored response; send the whole conversation without previous_response_id",
+            at="previous_response_id",
+        )
     if conversation.user:
         raise Unrepresentable("Gemini has no field for a user id", at="user")
     body: dict[str, Json] = {}
@@ -300,7 +305,7 @@ def _thinking(config: Fields) -> tuple[Thinking, dict[str, Json]]:
     if budget > 0:
         return Thinking("on", effort, budget, show), rest
     if budget not in (0, _DYNAMIC):
-        thinking.fail("thinkingBudget", "expected -1, 0 or more")
+        thinking.fail("thinkingBudget", "expected -1 (dynamic), 0 (off) or a number of tokens")
     return Thinking("adaptive" if budget else "off", effort, None, show), rest
 
 
@@ -328,7 +333,7 @@ def render_settings(conversation: Conversation) -> dict[str, Json]:
 
 def _render_output(output: Output) -> dict[str, Json]:
     if output.name or output.strict is not None:
-        raise Unrepresentable("an output schema has no name and no strict flag in Gemini", at="output")
+        raise Unrepresentable("Gemini has no fields for the name and the strict flag of an output schema", at="output")
     if output.kind == "text":
         return {}
     body: dict[str, Json] = {"responseMimeType": _JSON}
@@ -358,6 +363,6 @@ def _render_thinking(thinking: Thinking) -> dict[str, Json]:
             body["thinkingBudget"] = thinking.budget
         case _:
             raise Unrepresentable(
-                "Gemini needs a budget for thinking that is on, and accepts none otherwise", at="thinking"
+                "thinking that is on needs a budget in Gemini; other modes must not have one", at="thinking"
             )
     return body

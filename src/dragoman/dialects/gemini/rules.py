@@ -19,46 +19,46 @@ from dragoman.wire.jsonio import Json
 RULES = Rulebook.parse(
     "gemini",
     """
-body.object | documented | error | the body is an object
-contents.required | observed | error | there is at least one content
-contents.role | observed | error | a role is user, model or function
-contents.empty | observed | error | a content has parts
-contents.first | inferred | advice | the first turn is the user's
-contents.last | inferred | advice | the last turn is the user's
-text.empty | inferred | advice | a user's text is not empty; the service accepts an empty one next to other parts
-part.data | observed | error | a part has content
-part.signature_only | inferred | advice | a part has more than a thought signature
-name | documented | error | a function name has 1 to 128 letters, digits, _ . : and -
-call.args | documented | error | args is an object
-call.signature | observed | error | the first call of a step of the current turn has its thoughtSignature
-result.response | documented | error | response is an object
-results.count | observed | error | a turn answers the calls of the turn before it, one result each
-media.data | documented | error | inlineData has data, fileData has fileUri
-media.fields | documented | advice | media has a mimeType; the service detects that of files
-tools.duplicate | observed | error | function names differ
-tools.schema | documented | error | a function has parameters or parametersJsonSchema, not both
-choice.mode | documented | error | a mode is AUTO, ANY, NONE or VALIDATED
-choice.no_tools | observed | error | a forced call comes with functions
-choice.names | documented | error | allowed names go with ANY or VALIDATED only
-choice.unknown | observed | error | an allowed function is declared
-temperature.range | documented | error | temperature is from 0 to 2
-topP.range | documented | error | topP is from 0 to 1
-presencePenalty.range | documented | error | presencePenalty is from -2 to 2
-frequencyPenalty.range | documented | error | frequencyPenalty is from -2 to 2
-maxOutputTokens.range | documented | error | maxOutputTokens is a whole number, 1 or more
-stopSequences | documented | error | there are at most 5 stop sequences, none of them empty
-thinking.both | documented | error | thinking has a budget or a level, not both
-output.mime | documented | error | a schema goes with application/json
-stream.json | observed | error | the data of a frame is a JSON object
-stream.event_name | documented | advice | frames have no event name
-stream.after_end | documented | advice | nothing follows an error
-stream.candidate | documented | error | a candidate is an object
-stream.index | documented | error | an index is a whole number
-stream.content | observed | advice | a content has the role model and has parts; SDK chats drop a reply without parts
-stream.part | inferred | advice | a part has content
-stream.call | documented | error | a call has a name, and args that are an object
-stream.late | inferred | advice | a candidate has no content after its finishReason
-stream.unfinished | observed | error | every candidate ends with a finishReason
+body.object | documented | error | the body must be an object
+contents.required | observed | error | a request must have at least one content
+contents.role | observed | error | a role must be user, model or function
+contents.empty | observed | error | a content must have parts
+contents.first | inferred | advice | the first turn must be the user's
+contents.last | inferred | advice | the last turn must be the user's
+text.empty | inferred | advice | a user's text must not be empty; the service accepts an empty one next to other parts
+part.data | observed | error | a part must have content
+part.signature_only | inferred | advice | a part must have more than a thought signature
+name | documented | error | a function name must have 1 to 128 letters, digits, _ . : and -
+call.args | documented | error | args must be an object
+call.signature | observed | error | the first call of each step of the current turn must have its thoughtSignature
+result.response | documented | error | response must be an object
+results.count | observed | error | a turn must have one result for each call of the turn before it
+media.data | documented | error | inlineData must have data, fileData must have fileUri
+media.fields | documented | advice | media must have a mimeType; the service detects that of files
+tools.duplicate | observed | error | function names must be unique
+tools.schema | documented | error | a function may have parameters or parametersJsonSchema, not both
+choice.mode | documented | error | a mode must be AUTO, ANY, NONE or VALIDATED
+choice.no_tools | observed | error | the modes ANY and VALIDATED must come with functions
+choice.names | documented | error | allowedFunctionNames must come with the mode ANY or VALIDATED
+choice.unknown | observed | error | an allowed function must be declared
+temperature.range | documented | error | temperature must be from 0 to 2
+topP.range | documented | error | topP must be from 0 to 1
+presencePenalty.range | documented | error | presencePenalty must be from -2 to 2
+frequencyPenalty.range | documented | error | frequencyPenalty must be from -2 to 2
+maxOutputTokens.range | documented | error | maxOutputTokens must be a whole number, 1 or more
+stopSequences | documented | error | a request may have at most 5 stop sequences; none may be empty
+thinking.both | documented | error | thinking may have a budget or a level, not both
+output.mime | documented | error | responseMimeType must be application/json if there is a schema
+stream.json | observed | error | the data of a frame must be a JSON object
+stream.event_name | documented | advice | a frame must not have an event name
+stream.after_end | documented | advice | nothing may follow an error
+stream.candidate | documented | error | a candidate must be an object
+stream.index | documented | error | an index must be a whole number
+stream.content | observed | advice | a content must have the role model and parts; SDK chats drop a reply without parts
+stream.part | inferred | advice | a part must have content
+stream.call | documented | error | a call must have a name, and args that are an object
+stream.late | inferred | advice | a candidate must have no content after its finishReason
+stream.unfinished | observed | error | every candidate must end with a finishReason
 """,
 )
 
@@ -89,7 +89,7 @@ def breaches(call: ApiRequest) -> Sequence[Breach]:
     found = [*_tools(body), *_settings(body)]
     contents = [(each, at) for each, at in _objects(body.get("contents"), "contents")]
     if not contents:
-        found.append(RULES.breach("contents.required", "contents", "there must be at least one content"))
+        found.append(RULES.breach("contents.required", "contents", "a request must have at least one content"))
         return found
     for content, at in contents:
         found.extend(_content(content, at))
@@ -186,10 +186,10 @@ def _order(contents: Sequence[LocatedObject], *, continues: bool) -> Iterator[Br
     for content, at in _turns(contents):
         results = _count(content, "functionResponse")
         if results != calls and not (continues and not before) and not _is_asynchronous(content):
-            yield RULES.breach("results.count", at or before, f"there must be {calls} results here, not {results}")
+            yield RULES.breach("results.count", at or before, f"this turn must have {calls} results, not {results}")
         calls, before = _count(content, "functionCall"), at
     if calls:
-        yield RULES.breach("results.count", before, "each call must be answered in the next turn")
+        yield RULES.breach("results.count", before, "each functionCall must have a functionResponse in the next turn")
 
 
 def _is_asynchronous(turn: Object) -> bool:
@@ -259,16 +259,14 @@ def _choice(config: Object, declared: set[Json]) -> Iterator[Breach]:
     if mode not in _MODES:
         yield RULES.breach("choice.mode", f"{at}.mode", f"it must be one of {', '.join(_MODES)}")
     if mode in ("ANY", "VALIDATED") and not declared:
-        yield RULES.breach("choice.no_tools", f"{at}.mode", "there are no functions to choose from")
+        yield RULES.breach("choice.no_tools", f"{at}.mode", "the request has no functions to choose from")
     if not isinstance(allowed, list):
         return
     if mode not in ("ANY", "VALIDATED"):
-        yield RULES.breach(
-            "choice.names", f"{at}.allowedFunctionNames", "names are allowed with the modes ANY and VALIDATED only"
-        )
+        yield RULES.breach("choice.names", f"{at}.allowedFunctionNames", "it must come with the mode ANY or VALIDATED")
     for name in allowed:
         if not isinstance(name, str) or name not in declared:
-            yield RULES.breach("choice.unknown", f"{at}.allowedFunctionNames", "there is no function of this name")
+            yield RULES.breach("choice.unknown", f"{at}.allowedFunctionNames", f"tools does not declare {name!r}")
 
 
 def _settings(body: Object) -> Iterator[Breach]:
@@ -283,7 +281,7 @@ def _settings(body: Object) -> Iterator[Breach]:
     stops = config.get("stopSequences")
     if isinstance(stops, list) and (len(stops) > MAX_STOP_SEQUENCES or not all(stops)):
         yield RULES.breach(
-            "stopSequences", f"{at}.stopSequences", f"there must be at most {MAX_STOP_SEQUENCES}, none of them empty"
+            "stopSequences", f"{at}.stopSequences", f"at most {MAX_STOP_SEQUENCES} are accepted; none may be empty"
         )
     thinking = members(config.get("thinkingConfig"))
     if "thinkingBudget" in thinking and "thinkingLevel" in thinking:

@@ -67,7 +67,7 @@ class GeminiDecoder(Decoder):
             self._ended = True
             events.append(ev.Failed(failed.fault))
         except RecursionError:
-            raise BadFrame("nested too deeply") from None
+            raise BadFrame("the frame is nested too deeply") from None
         return tuple(events)
 
     def close(self, broken: Fault | None) -> ev.Events:
@@ -187,7 +187,7 @@ class PartialCall:
             path = fields.get("jsonPath")
             found = [*_STEP.finditer(path)] if isinstance(path, str) else []
             if not found or "$" + "".join(step[0] for step in found) != path:
-                raise MissingField("expected a JSON path", at=place)
+                raise MissingField("expected the JSON path of a streamed argument", at=place)
             steps = [int(step[2]) if step[2] else step[1] or step[3] for step in found]
             _put(self._args, steps, next((fields[name] for name in _VALUES if name in fields), None), place)
         return None if more else self.part
@@ -226,7 +226,7 @@ def _put(place: Any, steps: list[str | int], value: Json, at: str) -> None:
     for step, following in zip(steps, [*steps[1:], None], strict=True):
         in_list = isinstance(step, int) and step <= _MAX_ITEMS and isinstance(place, list)
         if not (in_list or (isinstance(step, str) and isinstance(place, dict))):
-            raise MissingField("the path leads through a value of another kind", at=at)
+            raise MissingField("a streamed argument's path leads through a value that is not an object or array", at=at)
         if isinstance(step, int):
             place.extend([None] * (step + 1 - len(place)))
         present = place[step] if isinstance(step, int) else place.get(step)

@@ -121,7 +121,9 @@ def render_choice(choice: ToolChoice) -> dict[str, Json]:
     if choice.parallel is not None:
         raise Unrepresentable("Gemini has no setting for parallel tool calls", at="tool_choice")
     if (choice.mode == "one") != (len(choice.names) == 1 and choice.mode in ("one", "any")):
-        raise Unrepresentable("in Gemini, a choice limited to one tool is the choice of that tool", at="tool_choice")
+        raise Unrepresentable(
+            "Gemini cannot limit the choice to one tool without forcing it; choose the tool by name", at="tool_choice"
+        )
     mode = {"one": "ANY", "any": "ANY", "none": "NONE", "auto": "VALIDATED"}[choice.mode]
     body: dict[str, Json] = {"mode": mode}
     if choice.names:

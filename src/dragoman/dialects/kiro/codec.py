@@ -73,7 +73,7 @@ _RANGES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("history_limit", "1 or more, or none", lambda limit: limit is None or limit >= 1),
     ("max_tools", "1 or more", lambda limit: limit >= 1),
     ("usage_window", '1 or more, or "model"', lambda window: window == "model" or window >= 1),
-    ("usage_split", f"a share each of {', '.join(_SHARED)}, or False", _are_shares),
+    ("usage_split", f"one share for each of {', '.join(_SHARED)}, or false", _are_shares),
 )
 
 

@@ -152,7 +152,7 @@ class KiroEncoder(Encoder):
                 yield Payload(_USE, self._calls[event.key] + b"}")
                 yield from self._block_payloads(ev.ArgumentsDelta(event.key, arguments)) if arguments else ()
             case Media() | Opaque() as block:
-                raise LocalMisuse(f"a Kiro reply cannot contain {block.kind or 'such a block'}")
+                raise LocalMisuse(f"a Kiro reply cannot contain {block.kind or 'a block of this type'}")
 
     # --- the response
 
@@ -218,7 +218,7 @@ def _head(call: ToolCall) -> bytes:
 
 def _check_choice(choice: int) -> None:
     if choice:
-        raise LocalMisuse("a Kiro reply has only one choice")
+        raise LocalMisuse("a Kiro reply can have only one choice")
 
 
 # --- whole replies: this dialect has only streams, so a whole reply is a whole stream

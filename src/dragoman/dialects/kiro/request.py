@@ -143,7 +143,7 @@ def _check_representable(conversation: Conversation) -> None:
     refusals = (
         (bool(conversation.system), "system", "Kiro has no field for a system prompt"),
         (conversation.choices != 1, "n", "Kiro returns one choice per request"),
-        (conversation.previous_id is not None, "previous_response_id", "Kiro stores no responses to continue from"),
+        (conversation.previous_id is not None, "previous_response_id", "Kiro cannot continue a stored response"),
         (conversation.output != Output(), "output", "Kiro has no setting for the output format"),
         (conversation.tool_choice != ToolChoice(), "tool_choice", "Kiro has no tool choice"),
         (conversation.max_tokens is not None, "max_tokens", "Kiro has no setting for the length of a reply"),
@@ -153,7 +153,7 @@ def _check_representable(conversation: Conversation) -> None:
         (
             conversation.thinking.mode not in ("default", "adaptive"),
             "thinking",
-            "Kiro has no thinking mode but adaptive",
+            "Kiro supports only the thinking mode adaptive",
         ),
         (not conversation.stream, "stream", "every response of Kiro is a stream"),
     )
@@ -364,7 +364,7 @@ def _render_assistant(message: Message) -> _Assistant:
 
 def _misplaced(block: Block) -> Unrepresentable:
     if isinstance(block, Text):
-        return Unrepresentable("a turn of Kiro has only one text", at=block.at.path)
+        return Unrepresentable("a turn of Kiro may have only one text", at=block.at.path)
     kind = block.kind if isinstance(block, Media | Opaque) else type(block).__name__
     return Unrepresentable(f"a turn of this role cannot contain {kind}", at=block.at.path)
 
@@ -399,6 +399,6 @@ def _render_result(result: ToolResult) -> _Result | Json:
             own = part.extra and own_fields(part.extra)
             content.append({**own} if own else _TextPart(part.text))
         else:
-            raise Unrepresentable("a tool result of Kiro has text only", at=part.at.path)
+            raise Unrepresentable("a tool result of Kiro may contain only text", at=part.at.path)
     node = _Result(result.call_id, content, "error" if result.is_error else "success")
     return node if result.extra is None else with_own(to_json_object(node), result.extra)

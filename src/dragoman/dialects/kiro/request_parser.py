@@ -248,7 +248,7 @@ def _parse_image(fields: Fields) -> Media:
     kind, source = fields.identifier("format"), fields.child("source")
     data = source.identifier("bytes")
     if base64_bytes(data) is None:
-        source.fail("bytes", "expected base64")
+        source.fail("bytes", "expected base64 data")
     unknown = {"source": rest} if (rest := source.rest()) else {}
     return Media(
         "image", f"image/{kind}", "base64", data, extra=extra_of({**fields.rest(), **unknown}), at=Location(fields.at)

@@ -58,71 +58,71 @@ class KiroLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 GRADED_RULES: Mapping[str, GradedRule] = {
-    "body.unknown_field": GradedRule(30, "C", "no unknown top-level field"),
-    "body.trigger": GradedRule(47, "A", "chatTriggerType is MANUAL"),
-    "body.trigger_auto": GradedRule(47, "C", "chatTriggerType is not AUTO"),
-    "body.conversation_id": GradedRule(50, "A", "conversationId is 1 to 128 characters"),
-    "body.surrogate": GradedRule(34, "C", "the body is JSON without unpaired surrogates"),
-    "history.empty": GradedRule(31, "C", "no empty history"),
-    "history.begin": GradedRule(2, "A", "history starts with the user"),
-    "history.end": GradedRule(4, "B", "history ends with the assistant"),
-    "history.alternate": GradedRule(1, "B", "history alternates"),
-    "history.first_results": GradedRule(3, "A", "the first user turn answers no call"),
-    "current.role": GradedRule(5, "B", "the current message is the user's"),
-    "current.thinking_tags": GradedRule(41, "B", "no thinking tags beside results"),
-    "user.empty": GradedRule(6, "C", "user turns have text"),
-    "user.empty_beside": GradedRule(6, "D", "user turns have text beside results and images"),
-    "assistant.empty": GradedRule(7, "B", "assistant turns have text"),
-    "assistant.blank": GradedRule(7, "D", "assistant turns have more than white space"),
-    "assistant.reasoning": GradedRule(40, "B", "replayed reasoning is nested and signed"),
-    "content.long": GradedRule(51, "A", "no content over its length"),
-    "call.id": GradedRule(16, "A", "call ids are legal"),
-    "call.input": GradedRule(28, "A", "a call's input is an object"),
-    "call.unanswered": GradedRule(9, "A", "every call is answered in the next user turn"),
-    "call.duplicate": GradedRule(12, "C", "call ids are unique"),
-    "call.reused": GradedRule(12, "D", "a later turn does not use a call id again"),
-    "result.status": GradedRule(33, "A", "a result's status is success or error"),
-    "result.no_status": GradedRule(None, "C", "a result has a status"),
-    "result.empty": GradedRule(32, "B", "no empty result"),
-    "result.long": GradedRule(51, "A", "no result over its length"),
-    "result.orphan": GradedRule(8, "A", "every result has its call"),
-    "result.duplicate": GradedRule(11, "B", "one result for one call"),
-    "result.late": GradedRule(10, "B", "no turn splits a batch of results"),
-    "tool.name": GradedRule(15, "A", "tool names are legal"),
-    "tools.many": GradedRule(45, "B", "not too many tools"),
-    "tools.cache_point": GradedRule(27, "B", "no cachePoint among the tools"),
-    "tools.undeclared": GradedRule(13, "A", "tools of history are declared"),
-    "tools.missing": GradedRule(14, "B", "results come with tools"),
-    "tools.description": GradedRule(17, "A", "a tool has a description"),
-    "tools.no_description": GradedRule(17, "C", "a tool does not leave its description out"),
-    "tools.long_description": GradedRule(18, "A", "no description over 10240"),
-    "tools.description_bytes": GradedRule(18, "C", "no description over 10240 bytes"),
-    "schema.root": GradedRule(19, "B", "a schema's root is of type object"),
-    "schema.union": GradedRule(25, "B", "no anyOf, oneOf, allOf at a schema's root"),
-    "schema.required": GradedRule(20, "B", "required is an array"),
-    "schema.required_empty": GradedRule(21, "D", "required is not empty"),
-    "schema.properties": GradedRule(24, "D", "no empty properties below a schema's root"),
-    "schema.keyword": GradedRule(26, "B", "no validation keywords"),
+    "body.unknown_field": GradedRule(30, "C", "the request must not have an unknown top-level field"),
+    "body.trigger": GradedRule(47, "A", "chatTriggerType must be MANUAL"),
+    "body.trigger_auto": GradedRule(47, "C", "chatTriggerType must not be AUTO"),
+    "body.conversation_id": GradedRule(50, "A", "conversationId must have 1 to 128 characters"),
+    "body.surrogate": GradedRule(34, "C", "the body must not have unpaired surrogates"),
+    "history.empty": GradedRule(31, "C", "history must not be an empty array"),
+    "history.begin": GradedRule(2, "A", "history must begin with a user turn"),
+    "history.end": GradedRule(4, "B", "history must end with an assistant turn"),
+    "history.alternate": GradedRule(1, "B", "user and assistant turns must alternate in history"),
+    "history.first_results": GradedRule(3, "A", "the first user turn must not have tool results"),
+    "current.role": GradedRule(5, "B", "the current message must be the user's"),
+    "current.thinking_tags": GradedRule(41, "B", "a message with tool results must not have thinking tags"),
+    "user.empty": GradedRule(6, "C", "user turns must have text"),
+    "user.empty_beside": GradedRule(6, "D", "user turns must have text next to results and images"),
+    "assistant.empty": GradedRule(7, "B", "assistant turns must have text"),
+    "assistant.blank": GradedRule(7, "D", "assistant turns must not be only white space"),
+    "assistant.reasoning": GradedRule(40, "B", "reasoning in history must be nested and have a signature"),
+    "content.long": GradedRule(51, "A", "content must not be longer than its limit"),
+    "call.id": GradedRule(16, "A", "the id of a call may have only letters, digits, _ and -"),
+    "call.input": GradedRule(28, "A", "a call's input must be an object"),
+    "call.unanswered": GradedRule(9, "A", "every call must have a result in the next user turn"),
+    "call.duplicate": GradedRule(12, "C", "the ids of a turn's calls must be unique"),
+    "call.reused": GradedRule(12, "D", "a later turn must not use a call id again"),
+    "result.status": GradedRule(33, "A", "a result's status must be success or error"),
+    "result.no_status": GradedRule(None, "C", "a result must have a status"),
+    "result.empty": GradedRule(32, "B", "a result must not be empty"),
+    "result.long": GradedRule(51, "A", "a result must not be longer than its limit"),
+    "result.orphan": GradedRule(8, "A", "every result must have its call"),
+    "result.duplicate": GradedRule(11, "B", "a call must have only one result"),
+    "result.late": GradedRule(10, "B", "a result must be in the turn after its call"),
+    "tool.name": GradedRule(15, "A", "a tool name may have only letters, digits, _ and -"),
+    "tools.many": GradedRule(45, "B", "a request must not have too many tools"),
+    "tools.cache_point": GradedRule(27, "B", "tools must not contain a cachePoint"),
+    "tools.undeclared": GradedRule(13, "A", "tools that history calls must be declared"),
+    "tools.missing": GradedRule(14, "B", "a request with tool results must declare tools"),
+    "tools.description": GradedRule(17, "A", "a tool must have a description that is not empty"),
+    "tools.no_description": GradedRule(17, "C", "a tool must not leave its description out"),
+    "tools.long_description": GradedRule(18, "A", "a description may have at most 10240 characters"),
+    "tools.description_bytes": GradedRule(18, "C", "a description may have at most 10240 bytes"),
+    "schema.root": GradedRule(19, "B", "the root of a schema must have the type object"),
+    "schema.union": GradedRule(25, "B", "the root of a schema must not have anyOf, oneOf or allOf"),
+    "schema.required": GradedRule(20, "B", "required must be an array"),
+    "schema.required_empty": GradedRule(21, "D", "required must not be empty"),
+    "schema.properties": GradedRule(24, "D", "properties must not be empty below a schema's root"),
+    "schema.keyword": GradedRule(26, "B", "a schema must not have validation keywords"),
     "schema.unsure_keyword": GradedRule(
-        26, "C", "no keywords that other projects remove, such as $ref, const and format"
+        26, "C", "a schema should not have keywords that other projects remove, such as $ref, const and format"
     ),
-    "schema.additional_properties": GradedRule(22, "D", "no additionalProperties"),
-    "schema.dollar_schema": GradedRule(23, "D", "no $schema"),
-    "image.many": GradedRule(38, "A", "not too many images"),
-    "image.format": GradedRule(35, "A", "image formats are known"),
-    "image.bytes": GradedRule(36, "A", "images come by value"),
-    "image.base64": GradedRule(39, "B", "image bytes are base64"),
-    "image.long": GradedRule(37, "B", "no image over 5 MiB of base64"),
+    "schema.additional_properties": GradedRule(22, "D", "a schema must not have additionalProperties"),
+    "schema.dollar_schema": GradedRule(23, "D", "a schema must not have $schema"),
+    "image.many": GradedRule(38, "A", "a message must not have too many images"),
+    "image.format": GradedRule(35, "A", "the format of an image must be png, jpeg, gif or webp"),
+    "image.bytes": GradedRule(36, "A", "an image must have its bytes, not a URL"),
+    "image.base64": GradedRule(39, "B", "the bytes of an image must be base64"),
+    "image.long": GradedRule(37, "B", "an image may have at most 5 MiB of base64"),
     # streams
-    "stream.unknown": GradedRule(None, "C", "events have known names"),
-    "stream.json": GradedRule(None, "A", "a payload is a JSON object"),
-    "stream.content": GradedRule(None, "A", "a text event has content, a string"),
+    "stream.unknown": GradedRule(None, "C", "an event must have a known name"),
+    "stream.json": GradedRule(None, "A", "a payload must be a JSON object"),
+    "stream.content": GradedRule(None, "A", "a text event must have content, which is a string"),
     "stream.call_id": GradedRule(
-        None, "B", "a call begins with a toolUseId, and a fragment without one follows a call"
+        None, "B", "a call must begin with a toolUseId; a fragment without one must follow a call"
     ),
-    "stream.call_name": GradedRule(None, "B", "a call begins with a name"),
-    "stream.open_call": GradedRule(None, "B", "a call without its stop was cut"),
-    "stream.no_usage": GradedRule(None, "C", "contextUsageEvent comes with every whole answer"),
+    "stream.call_name": GradedRule(None, "B", "a call must begin with a name"),
+    "stream.open_call": GradedRule(None, "B", "a call must have its stop; one without it was cut off"),
+    "stream.no_usage": GradedRule(None, "C", "a complete response must have a contextUsageEvent"),
 }
 
 
@@ -167,12 +167,12 @@ _KEYWORDS = {
 def schema_breaches(schema: Json, at: str) -> Findings:
     """Yield rule, path and detail of every breach in a tool's input schema."""
     if not isinstance(schema, dict) or schema.get("type") != "object":
-        yield "schema.root", f"{at}.type", "the root's type is not object"
+        yield "schema.root", f"{at}.type", "the root of the schema must have the type object"
     if not isinstance(schema, dict):
         return
     for union in _UNIONS:
         if union in schema:
-            yield "schema.union", f"{at}.{union}", f"{union} at the root"
+            yield "schema.union", f"{at}.{union}", f"the root of the schema has {union}, which Kiro refuses"
     pending: list[LocatedObject] = [(schema, at)]
     while pending:
         node, place = pending.pop()
@@ -182,14 +182,14 @@ def schema_breaches(schema: Json, at: str) -> Findings:
 
 def _node(node: Object, at: str, root: bool) -> Findings:
     if "required" in node and not isinstance(node["required"], list):
-        yield "schema.required", f"{at}.required", "required is not an array"
+        yield "schema.required", f"{at}.required", "required must be an array"
     elif node.get("required") == []:
-        yield "schema.required_empty", f"{at}.required", "required is empty"
+        yield "schema.required_empty", f"{at}.required", "required must not be empty; leave it out"
     if not root and node.get("properties") == {}:
-        yield "schema.properties", f"{at}.properties", "properties is empty below the root"
+        yield "schema.properties", f"{at}.properties", "the schema has empty properties below its root"
     for keyword in node:
         if keyword in _KEYWORDS:
-            yield _KEYWORDS[keyword], f"{at}.{keyword}", f"the keyword {keyword}"
+            yield _KEYWORDS[keyword], f"{at}.{keyword}", f"the schema has the keyword {keyword}, which Kiro refuses"
 
 
 def _inner(node: Object, at: str) -> Iterator[LocatedObject]:
@@ -231,20 +231,22 @@ def find_breaches(request: KiroRawRequest, limits: KiroLimits = _LIMITS) -> Find
 def _envelope(request: KiroRawRequest, limits: KiroLimits) -> Findings:
     for name in request.top:
         if name not in _TOP:
-            yield "body.unknown_field", name, "not a field of the request"
+            yield "body.unknown_field", name, f"{name} is not a field of the request"
     trigger = request.state.get("chatTriggerType")
     if text(trigger) not in _TRIGGERS:
         rule = "body.trigger_auto" if trigger == "AUTO" else "body.trigger"
-        yield rule, "conversationState.chatTriggerType", f"not one of {', '.join(sorted(_TRIGGERS))}"
+        yield rule, "conversationState.chatTriggerType", f"it must be one of {', '.join(sorted(_TRIGGERS))}"
     conversation = request.state.get("conversationId")
     if conversation is not None and not 0 < len(text(conversation)) <= limits.conversation_id:
         yield (
             "body.conversation_id",
             "conversationState.conversationId",
-            f"not 1 to {limits.conversation_id} characters",
+            f"it must have 1 to {limits.conversation_id} characters",
         )
     if _ESCAPED.search(jsonio.encode(request.document)):
-        yield from (("body.surrogate", at, "an unpaired surrogate") for at in _surrogates(request.document))
+        yield from (
+            ("body.surrogate", at, "the text has an unpaired surrogate") for at in _surrogates(request.document)
+        )
 
 
 def _surrogates(document: Json) -> Iterator[str]:
@@ -275,10 +277,10 @@ def _order(request: KiroRawRequest, _: KiroLimits) -> Findings:
         yield "history.end", history[-1].at, "history ends with a user turn"
     for before, after in pairwise(history):
         if before.role == after.role:
-            yield "history.alternate", after.at, f"two {after.role} turns in a row"
+            yield "history.alternate", after.at, f"history has two {after.role} turns in a row"
     first = next((turn for turn in history if turn.role == "user"), None)
     if first and first.results:
-        yield "history.first_results", first.results[0][1], "the first user turn of history carries toolResults"
+        yield "history.first_results", first.results[0][1], "the first user turn of history has toolResults"
 
 
 # --- content
@@ -288,21 +290,21 @@ def _content(request: KiroRawRequest, limits: KiroLimits) -> Findings:
     for turn in request.turns:
         at = f"{turn.at}.content"
         if not turn.content.strip():
-            yield _empty(turn), at, f"{'a user' if turn.role == 'user' else 'an assistant'} turn without text"
+            yield _empty(turn), at, f"{'a user' if turn.role == 'user' else 'an assistant'} turn must have text"
         limit = limits.user_content if turn.role == "user" else limits.assistant_content
         if len(turn.content) > limit:
-            yield "content.long", at, f"{len(turn.content)} characters, more than {limit}"
+            yield "content.long", at, f"the content has {len(turn.content)} characters, more than the limit of {limit}"
         for result, place in turn.results:
             for index, part in enumerate(items(result.get("content"))):
                 size = len(text(members(part).get("text")))
                 if size > limits.result_text:
-                    detail = f"{size} characters, more than {limits.result_text}"
+                    detail = f"the result has {size} characters, more than the limit of {limits.result_text}"
                     yield "result.long", f"{place}.content[{index}].text", detail
         if turn.role == "assistant" and "reasoningContent" in turn.body:
             yield from _reasoning(turn.body["reasoningContent"], f"{turn.at}.reasoningContent")
     current = request.current
     if current and current.results and _TAGS.search(current.content):
-        detail = "thinking tags in a current message that carries toolResults"
+        detail = "the current message has toolResults and thinking tags; only one of them is accepted"
         yield "current.thinking_tags", f"{current.at}.content", detail
 
 
@@ -321,9 +323,9 @@ def _reasoning(content: Json, at: str) -> Findings:
         return
     nested = members(inner.get("reasoningText"))
     if set(inner) != {"reasoningText"} or not text(nested.get("text")):
-        yield "assistant.reasoning", at, "not nested as reasoningText{text, signature}"
+        yield "assistant.reasoning", at, "reasoning must be nested as reasoningText{text, signature}"
     elif not text(nested.get("signature")):
-        yield "assistant.reasoning", f"{at}.reasoningText.signature", "reasoning without a signature"
+        yield "assistant.reasoning", f"{at}.reasoningText.signature", "reasoning must have a signature"
 
 
 # --- calls and results
@@ -336,25 +338,25 @@ def _entries(request: KiroRawRequest, limits: KiroLimits) -> Findings:
             yield from _identity("call.id", use, at, "toolUseId", limits)
             yield from _identity("tool.name", use, at, "name", limits)
             if not isinstance(use.get("input"), dict):
-                yield "call.input", f"{at}.input", "input is not an object" if "input" in use else "input is missing"
+                yield "call.input", f"{at}.input", "input must be an object" if "input" in use else "input is missing"
         for result, at in turn.results:
             yield from _identity("call.id", result, at, "toolUseId", limits)
             status = result.get("status")
             if status not in ("success", "error"):
                 rule = "result.no_status" if status is None else "result.status"
-                yield rule, f"{at}.status", "a status other than success and error"
+                yield rule, f"{at}.status", "the status must be success or error"
             parts = items(result.get("content"))
             if not parts:
-                yield "result.empty", f"{at}.content", "a toolResult without content"
+                yield "result.empty", f"{at}.content", "a toolResult must have content"
             for index, part in enumerate(parts):
                 if members(part).get("text") == "":
-                    yield "result.empty", f"{at}.content[{index}].text", "an empty text"
+                    yield "result.empty", f"{at}.content[{index}].text", "the text must not be empty"
 
 
 def _identity(rule: str, entry: Object, at: str, name: str, limits: KiroLimits) -> Findings:
     value = entry.get(name)
     if not isinstance(value, str) or len(value) > limits.name or not _NAME.fullmatch(value):
-        yield rule, f"{at}.{name}", f"does not match [a-zA-Z0-9_-]{{1,{limits.name}}}"
+        yield rule, f"{at}.{name}", f"it must match [a-zA-Z0-9_-]{{1,{limits.name}}}"
 
 
 def _id(entry: LocatedObject) -> str:
@@ -368,11 +370,11 @@ def _pairing(request: KiroRawRequest, _: KiroLimits) -> Findings:
         for result in turn.results:
             name, at = _id(result), result[1]
             if name not in calls:
-                yield "result.orphan", at, f"no call {name!r} before it"
+                yield "result.orphan", at, f"the turns before have no call {name!r}"
             elif calls[name] != number - 1:
                 yield "result.late", at, f"other turns are between call {name!r} and this result"
             if name in answered:
-                yield "result.duplicate", at, f"call {name!r} is answered already"
+                yield "result.duplicate", at, f"call {name!r} already has a result"
             answered.add(name)
         for use in turn.uses:
             name = _id(use)
@@ -401,10 +403,14 @@ def _unanswered(turns: Sequence[KiroRawTurn]) -> Findings:
 def _tools(request: KiroRawRequest, limits: KiroLimits) -> Findings:
     entries = request.tool_entries
     if len(entries) >= limits.tool_count:
-        yield "tools.many", "tools", f"{len(entries)} tools; {limits.tool_count} are too many"
+        yield (
+            "tools.many",
+            "tools",
+            f"the request has {len(entries)} tools; at most {limits.tool_count - 1} are accepted",
+        )
     for entry, at in entries:
         if "cachePoint" in entry:
-            yield "tools.cache_point", at, "a cachePoint among the tools"
+            yield "tools.cache_point", at, "tools must not contain a cachePoint"
     for spec, at in request.tools:
         yield from _identity("tool.name", spec, at, "name", limits)
         yield from _description(spec, at, limits)
@@ -416,17 +422,25 @@ def _tools(request: KiroRawRequest, limits: KiroLimits) -> Findings:
                 yield "tools.undeclared", f"{at}.name", f"the tool {text(use.get('name'))!r} is not declared"
     results = [at for turn in request.turns for _, at in turn.results]
     if results and not request.tools:
-        yield "tools.missing", results[0], "toolResults, but no tools are declared"
+        yield "tools.missing", results[0], "the request has toolResults, but declares no tools"
 
 
 def _description(spec: Object, at: str, limits: KiroLimits) -> Findings:
     at, words, limit = f"{at}.description", text(spec.get("description")), limits.description
     if not words:
-        yield "tools.description" if "description" in spec else "tools.no_description", at, "empty or missing"
+        yield (
+            "tools.description" if "description" in spec else "tools.no_description",
+            at,
+            "the description is empty or missing",
+        )
     elif len(words) > limit:
-        yield "tools.long_description", at, f"{len(words)} characters, more than {limit}"
+        yield (
+            "tools.long_description",
+            at,
+            f"the description has {len(words)} characters, more than the limit of {limit}",
+        )
     elif (size := len(words.encode("utf-8", "surrogatepass"))) > limit:
-        yield "tools.description_bytes", at, f"{size} bytes, more than {limit}"
+        yield "tools.description_bytes", at, f"the description has {size} bytes, more than the limit of {limit}"
 
 
 # --- images
@@ -435,17 +449,17 @@ def _description(spec: Object, at: str, limits: KiroLimits) -> Findings:
 def _images(request: KiroRawRequest, limits: KiroLimits) -> Findings:
     for turn in request.turns:
         if len(turn.images) > limits.images:
-            detail = f"{len(turn.images)} images in one message, more than {limits.images}"
+            detail = f"the message has {len(turn.images)} images, more than the limit of {limits.images}"
             yield "image.many", f"{turn.at}.images", detail
     for image, at in request.images:
         if image.get("format") not in _FORMATS:
-            yield "image.format", f"{at}.format", f"not one of {', '.join(_FORMATS)}"
+            yield "image.format", f"{at}.format", f"it must be one of {', '.join(_FORMATS)}"
         source = members(image.get("source"))
         size, limit = len(text(source.get("bytes"))), limits.image_base64
         if "bytes" not in source:
-            yield "image.bytes", f"{at}.source", "an image without bytes; URLs are not fetched"
+            yield "image.bytes", f"{at}.source", "an image must have bytes; URLs are not fetched"
         elif not image_bytes(image):
-            yield "image.base64", f"{at}.source.bytes", "not plain base64"
+            yield "image.base64", f"{at}.source.bytes", "the bytes must be plain base64"
         if size > limit:
             yield "image.long", f"{at}.source.bytes", f"image exceeds 5 MB maximum: {size} bytes > {limit} bytes"
 

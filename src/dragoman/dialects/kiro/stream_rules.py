@@ -36,14 +36,14 @@ class KiroStreamLint(StreamLint):
         if self._failed:
             return
         if frame.kind not in _KNOWN:
-            self.breach("unknown", f"no event is named {frame.kind!r}")
+            self.breach("unknown", f"Kiro has no event named {frame.kind!r}")
             return
         self._usage = self._usage or frame.kind == "contextUsageEvent"
         body = decoded(frame.data or b"{}")
         if isinstance(body, dict) and len(body) == 1 and isinstance(inner := body.get(frame.kind), dict):
             body = inner  # The service wraps some payloads in an object with the event's name.
         if not isinstance(body, dict):
-            self.breach("json", "expected a JSON object")
+            self.breach("json", "the payload must be a JSON object")
         elif frame.kind == "assistantResponseEvent":
             if not isinstance(body.get("content", "" if "modelId" in body else None), str):
                 self.breach("content", "content must be a string")
@@ -77,6 +77,6 @@ class KiroStreamLint(StreamLint):
         if self._failed:
             return
         for name, at in () if self._cut else self._open.items():
-            self.breach("open_call", f"the call {name!r} has no stop; the stream was cut", at)
+            self.breach("open_call", f"the call {name!r} has no stop; the stream was cut off", at)
         if not self._usage:
-            self.breach("no_usage", "there is no contextUsageEvent; the stream may have been cut")
+            self.breach("no_usage", "the stream has no contextUsageEvent; it may have been cut off")

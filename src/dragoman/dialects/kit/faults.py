@@ -115,7 +115,7 @@ def unreadable_message(response: HttpResponse, unquoted: tuple[str, ...] = ("<",
     """
     text = " ".join(response.body.decode("utf-8", "replace").split())
     quoted = f": {text[:_LONGEST_QUOTE]}" if text and not text.startswith(unquoted) else ""
-    return f"the upstream answered {response.status} without a readable error{quoted}"
+    return f"the upstream responded with status {response.status} without a readable error{quoted}"
 
 
 def error_response(fault: Fault, status: int, body: bytes, *more: tuple[str, str]) -> HttpResponse:

@@ -118,7 +118,7 @@ class FlattenMessages(Filter):
     def _message(self, message: Message, notes: Notes) -> Message:
         if len(message.blocks) == 1 and type(message.blocks[0]) is Text:
             return message
-        detail = "its texts are joined, and its blocks are in the order of the service: thinking, text, media, calls"
+        detail = "its texts are joined; its blocks are sorted for the service: thinking, text, media, calls"
         blocks = self._flat(message.blocks, message.at, detail, notes)
         return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
 
@@ -211,7 +211,7 @@ class SimplifySchemas(Filter):
             return tool
         dropped = sorted(lost - _ANNOTATIONS) + (["$ref (as any value)"] if references.is_cut else [])
         without = f" (without {', '.join(dropped)})" if dropped else ""
-        detail = f"the schema of {tool.name} is made plain{without}"
+        detail = f"the schema of {tool.name} is simplified{without}"
         notes.add(self._rule, "dropped" if dropped else "changed", tool.at.path, detail)
         return structs.replace(tool, schema=schema)
 

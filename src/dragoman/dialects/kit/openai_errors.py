@@ -153,7 +153,7 @@ def fault_of(body: Json, status: int | None, retry_after: float | None = None) -
     if retry_after is None:
         retry_after = _delay_in(message)
     wait = None if kind == "quota" else retry_after  # Waiting does not refill a spent quota.
-    return Fault(kind, message or f"the upstream answered {status}", status, wait, at, code)
+    return Fault(kind, message or f"the upstream responded with status {status}", status, wait, at, code)
 
 
 def find_fault(body: Object) -> Fault | None:
@@ -182,7 +182,7 @@ def _minimax_fault(base: Json) -> Fault | None:
     if not isinstance(base, dict) or type(code) is not int or code == 0:
         return None
     text = base.get("status_msg")
-    message = text if isinstance(text, str) and text else f"the upstream answered with status_code {code}"
+    message = text if isinstance(text, str) and text else f"the upstream responded with status_code {code}"
     kind = _MINIMAX.get(code, "server")
     if kind == "invalid" and _FULL.search(message):
         kind = "context_full"

@@ -52,7 +52,7 @@ def refuse_cache_and_signature(block: Text | Media | ToolCall | ToolResult, api:
     if block.cache is not None:
         raise unrepresentable(block, f"{api} has no cache breakpoints")
     if not isinstance(block, Media | ToolResult) and block.signature is not None:
-        raise unrepresentable(block, f"{api} has no signature on {describe(block)}")
+        raise unrepresentable(block, f"{api} has no field for a signature on {describe(block)}")
 
 
 def as_upstream_error(error: MalformedRequest) -> MissingField:
@@ -91,9 +91,9 @@ def thinking_of(effort: str) -> Thinking:
 def effort_of(thinking: Thinking, api: str) -> str:
     """Return the effort of a thinking setting; "" to send none. Raises Unrepresentable."""
     if thinking.mode not in {"default", "off"} or thinking.budget is not None or thinking.show is not None:
-        raise Unrepresentable(f"{api} accepts only an effort of thinking, or none", at="thinking")
+        raise Unrepresentable(f"{api} accepts only a thinking effort, or no thinking setting", at="thinking")
     if thinking.mode == "off" and thinking.effort:
-        raise Unrepresentable(f"{api} accepts an effort or no thinking, not both", at="thinking")
+        raise Unrepresentable(f"{api} accepts a thinking effort or thinking turned off, not both", at="thinking")
     return "none" if thinking.mode == "off" else thinking.effort
 
 

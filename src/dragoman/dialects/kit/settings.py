@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def guard_depth(
-    blame: type[DragomanError], message: str = "nested too deeply"
+    blame: type[DragomanError], message: str = "the request is nested too deeply"
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator for readers and writers: they raise `blame` instead of RecursionError or JsonError."""
 

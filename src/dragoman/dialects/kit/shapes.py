@@ -122,7 +122,7 @@ def _members(value: Json, shape: ObjectShape, at: str) -> Iterator[ShapeMismatch
         if value[name] is not None:
             yield from find_mismatches(value[name], shape.members[name], _join(at, name))
         elif name not in shape.required:
-            yield ShapeMismatch("null", _join(at, name), "is null; an optional member is left out instead")
+            yield ShapeMismatch("null", _join(at, name), "it is null; leave an optional member out instead")
 
 
 def _join(at: str, name: str) -> str:

@@ -188,7 +188,7 @@ class DeltaEncoder(Encoder):
                 return self.failed(fault)
             case ev.OpaqueEvent(family, kind, data):
                 if family != self._family or not isinstance(data, dict):
-                    raise LocalMisuse(f"{self._family} streams have no event {kind} of {family}")
+                    raise LocalMisuse(f"a {self._family} stream cannot contain the {family} event {kind}")
                 return self.own(data)
             case _:
                 self._take(event)
@@ -197,7 +197,7 @@ class DeltaEncoder(Encoder):
     def _begin(self, event: ev.BlockStarted) -> None:
         block = event.block
         if event.choice or not isinstance(block, Text | Reasoning | ToolCall):
-            raise LocalMisuse(f"{self._family} streams have no {type(block).__name__} of choice {event.choice}")
+            raise LocalMisuse(f"a {self._family} stream cannot contain {type(block).__name__} in choice {event.choice}")
         if isinstance(block, ToolCall):
             self._calls[event.key] = block, ev.TextBuffer(self._budget)
 
@@ -218,7 +218,7 @@ class DeltaEncoder(Encoder):
 # --- numbered blocks
 
 
-ONE_CHOICE = "streams of this dialect have only one choice"
+ONE_CHOICE = "a stream of this dialect can have only one choice"
 EventWriters: TypeAlias = Mapping[type[ev.Event], Callable[[Any, Any, list[Payload]], None]]
 
 
@@ -280,7 +280,7 @@ class NumberedEncoder(Encoder):
         """Write an event that only this dialect has; it may be a delta of a block."""
         data = event.data
         if event.family != self.family or not isinstance(data, dict):
-            raise LocalMisuse(f"{self.family} streams have no events of {event.family}")
+            raise LocalMisuse(f"a {self.family} stream cannot contain the {event.family} event {event.kind}")
         if event.kind == self.delta:
             key = data.get(self.number)
             if not isinstance(key, int) or key not in self._index:

@@ -134,7 +134,7 @@ class ExtraFields:
     def own_data(self, block: Opaque, blame: type[DragomanError]) -> dict[str, Json]:
         """Return a copy of an opaque block's object. Raises `blame` for one of another family."""
         if block.family != self._family or not isinstance(block.data, dict):
-            message = f"{block.kind or 'a block'} of {block.family} cannot be written as {self._family}"
+            message = f"{block.kind or 'a block'} of {block.family} cannot be sent in the dialect {self._family}"
             raise blame(message, at=block.at.path)
         return {**block.data}
 
@@ -253,7 +253,7 @@ def render_arguments(call: ToolCall, blame: type[DragomanError] = Unrepresentabl
 def tool_body(tool: ToolSpec) -> dict[str, Json]:
     """Return name and description of a tool with a schema. Raises Unrepresentable for any other tool."""
     if tool.schema is None:
-        message = f"the tool {tool.name} takes free text; the target supports only tools with a schema"
+        message = f"the tool {tool.name} accepts free text; the target supports only tools with a schema"
         raise Unrepresentable(message, at=tool.at.path)
     if tool.waits_for:
         raise Unrepresentable(f"the target cannot defer loading the tool {tool.name}", at=tool.at.path)

@@ -322,7 +322,7 @@ def render_part(block: Block) -> Json:
         case Opaque(family=family, data=data) if family == FAMILY:
             return data
         case _:
-            raise unrepresentable(block, f"Chat content cannot hold {describe(block)}")
+            raise unrepresentable(block, f"Chat content cannot contain {describe(block)}")
 
 
 def _render_media(media: Media) -> Json:
@@ -341,7 +341,7 @@ def _render_media(media: Media) -> Json:
                 "file", {**filename, "file_id" if media.form == "file" else "file_data": data}, fields
             )
         case _:
-            raise unrepresentable(media, f"Chat content cannot hold {describe(media)}")
+            raise unrepresentable(media, f"Chat content cannot contain {describe(media)}")
 
 
 def wrap_inner_object(kind: str, inner: JsonObject, fields: JsonObject, **head: Json) -> JsonObject:

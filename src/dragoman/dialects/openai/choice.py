@@ -159,7 +159,7 @@ class ChoiceReader:
         has_call = any(entry is not None and _is_call(entry) for entry in delta.tool_calls or ())
         legacy = delta.function_call
         if text or has_call or (legacy is not None and (legacy.name or legacy.arguments not in (None, "", "{}"))):
-            raise OutOfOrder("content after the finish_reason", at=f"choices[{self._index}].delta")
+            raise OutOfOrder("the choice has content after its finish_reason", at=f"choices[{self._index}].delta")
 
     def _add_text(self, text: str, events: list[ev.Event], *, refusing: bool = False) -> None:
         if self._text < 0 or self._refusing != refusing:
@@ -436,7 +436,7 @@ class CallReader:
             call.waiting.add(arguments)
         if not name:
             if len(call.waiting) > _MAX_UNNAMED_ARGUMENTS:
-                raise MissingField("a tool call has arguments and no name", at=call.place)
+                raise MissingField("a tool call has arguments but no name", at=call.place)
             return
         self._before(events)
         block = ToolCall(

@@ -98,7 +98,10 @@ def _output(fields: Fields, extra_fields: JsonObject) -> Output:
 def render_request(settings: OpenaiSettings, conversation: Conversation) -> ApiRequest:
     """Write a conversation as a request body. Raises Unrepresentable for content that Chat cannot express."""
     if conversation.previous_id is not None:
-        raise Unrepresentable("Chat cannot continue from a previous response", at="previous_response_id")
+        raise Unrepresentable(
+            "Chat cannot continue a stored response; send the whole conversation without previous_response_id",
+            at="previous_response_id",
+        )
     own = EXTRAS.own_fields(conversation.extra)
     body: dict[str, Json] = {"messages": render_messages(conversation.system, conversation.messages, settings)}
     if conversation.tools:
@@ -152,7 +155,9 @@ def chat_body(body: JsonObject, notes: ShapeNotes) -> JsonObject:
     fields = {_RENAMED.get(name, name): value for name, value in body.items()}
     for name in _STATE:
         if fields.pop(name, None) is not None:
-            raise MalformedRequest("Chat cannot continue from an earlier response", at=name)
+            raise MalformedRequest(
+                f"Chat cannot continue a stored response; send the whole conversation without {name}", at=name
+            )
     _convert_settings(fields, notes)
     messages: list[JsonObject] = []
     instructions = fields.pop("instructions", None)

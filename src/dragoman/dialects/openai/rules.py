@@ -21,67 +21,67 @@ RULES = Rulebook.parse(
     "openai",
     openai_rules.COMMON_RULES
     + """\
-messages.missing | documented | error | messages is an array
-messages.empty | observed | error | there is at least one message
-message.shape | documented | error | a message is an object
-message.role_unknown | documented | advice | OpenAI knows developer, system, user, assistant, tool, function
+messages.missing | documented | error | messages must be an array
+messages.empty | observed | error | a request must have at least one message
+message.shape | documented | error | a message must be an object
+message.role_unknown | documented | advice | OpenAI accepts the roles developer, system, user, assistant, tool, function
 message.no_content | observed | advice | OpenAI refuses a message without content; others accept it
 message.empty_parts | observed | advice | OpenAI refuses an empty list of parts; others accept it
 message.part | documented | advice | each role allows only some types of parts; some services accept others
-message.name | documented | advice | a function message names its function
+message.name | documented | advice | a function message must name its function
 call.none | observed | advice | OpenAI refuses an empty tool_calls; others accept it
-call.shape | documented | error | a call is an object
-call.id | documented | error | a call has an id
+call.shape | documented | error | a tool call must be an object
+call.id | documented | error | a tool call must have an id
 call.id_length | observed | advice | OpenAI accepts ids of at most 64 characters; others accept longer ones
-call.duplicate_id | inferred | advice | the ids of a message's calls differ
-call.type | documented | advice | the type is function or custom; Mistral's calls have none
-call.arguments | documented | advice | arguments are a string; Mistral accepts an object
-tool.unanswered_call | observed | error | every call is answered before the next message
-tool.answered_twice | observed | error | a call is answered once
-tool.unknown_call | observed | error | a tool message answers a call of the message before it
+call.duplicate_id | inferred | advice | the ids of a message's tool calls must be unique
+call.type | documented | advice | the type must be function or custom; Mistral's calls have none
+call.arguments | documented | advice | arguments must be a string; Mistral accepts an object
+tool.unanswered_call | observed | error | every tool call must have a tool message before the next other message
+tool.answered_twice | observed | error | a tool call must have only one tool message
+tool.unknown_call | observed | error | a tool message must answer a call of the assistant message before it
 tools.empty | observed | advice | OpenAI refuses an empty list of tools; others accept it
 tools.limit | documented | advice | OpenAI accepts at most 128 tools; others accept more
-tools.type | documented | advice | a tool has a type; services accept function tools without
-tool_choice.without_tools | observed | advice | OpenAI refuses a choice without tools; others ignore it
-tool_choice.shape | documented | error | none, auto, required (any), a tool, or allowed_tools
-parallel.without_tools | observed | advice | OpenAI refuses the flag without tools; others ignore it
-knob.range | documented | advice | OpenAI's ranges: temperature 0 to 2, top_p 0 to 1, penalties -2 to 2
-n.range | documented | error | n is a whole number from 1 to 128
-stop.shape | documented | advice | OpenAI accepts a string or up to four; others accept more
-max_tokens.type | documented | error | a limit is a whole number
-max_tokens.range | documented | advice | a limit is above 0; for local servers -1 means no limit
+tools.type | documented | advice | a tool must have a type; services accept function tools without it
+tool_choice.without_tools | observed | advice | OpenAI refuses tool_choice without tools; others ignore it
+tool_choice.shape | documented | error | tool_choice must be none, auto, required (any), a tool, or allowed_tools
+parallel.without_tools | observed | advice | OpenAI refuses parallel_tool_calls without tools; others ignore it
+knob.range | documented | advice | OpenAI accepts these ranges: temperature 0 to 2, top_p 0 to 1, penalties -2 to 2
+n.range | documented | error | n must be a whole number from 1 to 128
+stop.shape | documented | advice | OpenAI accepts one stop string or up to four; others accept more
+max_tokens.type | documented | error | a token limit must be a whole number
+max_tokens.range | documented | advice | a token limit must be above 0; for local servers -1 means no limit
 max_tokens.both | observed | advice | OpenAI refuses max_tokens together with max_completion_tokens
 stream_options.without_stream | observed | advice | OpenAI refuses stream_options without stream
-top_logprobs.without_logprobs | documented | advice | top_logprobs needs logprobs
-response_format.name | documented | advice | a name has 1 to 64 of a-z A-Z 0-9 _ -
-response_format.schema | documented | error | schema is an object
-response_format.shape | documented | advice | text, json_object, or json_schema with a name
-stream.named | documented | advice | frames have no event name
-stream.after_end | documented | advice | nothing follows [DONE] or an error
-stream.error_shape | documented | advice | an error is an object with a message; LM Studio's is a string
-stream.envelope | documented | advice | a chunk has id, object, created and model; Azure's first has empty ones
-stream.envelope_changed | documented | advice | id, object, created and model stay the same
+top_logprobs.without_logprobs | documented | advice | top_logprobs must come with logprobs
+response_format.name | documented | advice | the schema's name must have 1 to 64 letters, digits, _ and -
+response_format.schema | documented | error | schema must be an object
+response_format.shape | documented | advice | the type must be text, json_object, or json_schema with a name
+stream.named | documented | advice | a frame must not have an event name
+stream.after_end | documented | advice | nothing may follow [DONE] or an error
+stream.error_shape | documented | advice | an error must be an object with a message; LM Studio's is a string
+stream.envelope | documented | advice | a chunk must have id, object, created and model; Azure's first has empty ones
+stream.envelope_changed | documented | advice | id, object, created and model must be the same in every chunk
 stream.after_usage | observed | advice | OpenAI's client library loses usage that is not in the last chunk
-stream.choices | observed | error | choices is an array
-stream.empty | documented | advice | a chunk without choices reports usage; Azure's first reports content filters
-stream.choice | observed | error | a choice is an object; its index is a whole number, its delta an object
-stream.choice_fields | documented | advice | a choice has an index and a delta; Azure's filters send none
-stream.no_role | documented | advice | the first delta of a choice has the role assistant
-stream.role_twice | documented | advice | the role comes once; several services repeat it
-stream.after_finish | documented | advice | no content follows the finish_reason
-stream.finish_twice | documented | advice | a choice finishes once; OpenRouter repeats it with the usage
-stream.finish_reason | documented | advice | OpenAI's reasons: stop, length, tool_calls, content_filter, function_call
-stream.content | observed | error | content and refusal are strings
-stream.content_parts | documented | advice | content is a string; Mistral sends parts
-stream.details_index | observed | advice | an entry of reasoning_details has an index
-stream.call_index | observed | error | call indices are dense and begin with 0
-stream.call_no_index | observed | advice | a call has an index; Mistral sends none
-stream.call_start | observed | advice | the first entry of a call has id, type and name
-stream.call_repeated | observed | advice | id, type and name of a call come once
-stream.call_name | observed | error | a call has a name
-stream.arguments | observed | error | arguments are text
-stream.no_end | documented | advice | a stream ends with [DONE] or an error
-stream.no_finish | observed | error | every choice has a finish_reason
+stream.choices | observed | error | choices must be an array
+stream.empty | documented | advice | a chunk without choices must report usage; Azure's first reports content filters
+stream.choice | observed | error | a choice must be an object; its index must be a whole number, its delta an object
+stream.choice_fields | documented | advice | a choice must have an index and a delta; Azure's filters send none
+stream.no_role | documented | advice | the first delta of a choice must have the role assistant
+stream.role_twice | documented | advice | only the first delta may have a role; several services repeat it
+stream.after_finish | documented | advice | no content may follow the finish_reason
+stream.finish_twice | documented | advice | a choice may finish only once; OpenRouter repeats it with the usage
+stream.finish_reason | documented | advice | OpenAI sends stop, length, tool_calls, content_filter or function_call
+stream.content | observed | error | content and refusal must be strings
+stream.content_parts | documented | advice | content must be a string; Mistral sends parts
+stream.details_index | observed | advice | an entry of reasoning_details must have an index
+stream.call_index | observed | error | the indices of tool calls must begin with 0 and have no gaps
+stream.call_no_index | observed | advice | a tool call must have an index; Mistral sends none
+stream.call_start | observed | advice | the first entry of a tool call must have id, type and name
+stream.call_repeated | observed | advice | only the first entry of a tool call may have id, type and name
+stream.call_name | observed | error | a tool call must have a name
+stream.arguments | observed | error | arguments must be a string
+stream.no_end | documented | advice | a stream must end with [DONE] or an error
+stream.no_finish | observed | error | every choice must have a finish_reason
 """,
 )
 
@@ -112,9 +112,9 @@ def _all(body: Any, stream: bool) -> Findings:
         return
     messages = body.get("messages")
     if not isinstance(messages, list):
-        yield "messages.missing", "messages", "messages is an array"
+        yield "messages.missing", "messages", "messages must be an array"
     elif not messages:
-        yield "messages.empty", "messages", "there is at least one message"
+        yield "messages.empty", "messages", "a request must have at least one message"
     else:
         for index, message in enumerate(messages):
             yield from _message(message, f"messages[{index}]")
@@ -132,11 +132,11 @@ def _all(body: Any, stream: bool) -> Findings:
 
 def _message(message: Any, at: str) -> Findings:
     if not isinstance(message, dict):
-        yield "message.shape", at, "a message is an object"
+        yield "message.shape", at, "a message must be an object"
         return
     role = message.get("role")
     if not isinstance(role, str):
-        yield "message.role", f"{at}.role", "a message has a role, a string"
+        yield "message.role", f"{at}.role", "a message must have a role, which is a string"
         return
     if role not in _ROLES:
         yield "message.role_unknown", f"{at}.role", f"{role!r} is not one of " + ", ".join(sorted(_ROLES))
@@ -145,21 +145,21 @@ def _message(message: Any, at: str) -> Findings:
     if role == "assistant":
         yield from _calls(message, at)
     if role == "function" and not message.get("name"):
-        yield "message.name", f"{at}.name", "a function message names its function"
+        yield "message.name", f"{at}.name", "a function message must name its function"
 
 
 def _content(message: dict[str, Any], role: str, at: str) -> Findings:
     content = message.get("content")
     if isinstance(content, list):
         if not content:
-            yield "message.empty_parts", f"{at}.content", "a list of parts has at least one"
+            yield "message.empty_parts", f"{at}.content", "a list of parts must have at least one part"
         yield from openai_rules.part_rules(content, role, at, _PARTS)
     elif content is None:
         others = ("tool_calls", "function_call", "refusal", "audio") if role == "assistant" else ()
         if not any(message.get(name) for name in others):
-            yield "message.no_content", f"{at}.content", f"a message of the role {role} has content"
+            yield "message.no_content", f"{at}.content", f"a message of the role {role} must have content"
     elif not isinstance(content, str):
-        yield "message.content", f"{at}.content", "content is a string or a list of parts"
+        yield "message.content", f"{at}.content", "content must be a string or a list of parts"
 
 
 def _calls(message: dict[str, Any], at: str) -> Findings:
@@ -167,21 +167,22 @@ def _calls(message: dict[str, Any], at: str) -> Findings:
     if calls is None:
         return
     if not isinstance(calls, list) or not calls:
-        yield "call.none", f"{at}.tool_calls", "tool_calls, if present, contains at least one call"
+        yield "call.none", f"{at}.tool_calls", "tool_calls must contain at least one call, or be left out"
         return
     seen: set[str] = set()
     for index, call in enumerate(calls):
         place = f"{at}.tool_calls[{index}]"
         if not isinstance(call, dict):
-            yield "call.shape", place, "a call is an object"
+            yield "call.shape", place, "a tool call must be an object"
             continue
         call_id = call.get("id")
         if not isinstance(call_id, str) or not call_id:
-            yield "call.id", f"{place}.id", "a call has an id"
+            yield "call.id", f"{place}.id", "a tool call must have an id"
         elif len(call_id) > _MAX_ID_LENGTH:
-            yield "call.id_length", f"{place}.id", f"an id has at most {_MAX_ID_LENGTH} characters"
+            yield "call.id_length", f"{place}.id", f"an id may have at most {_MAX_ID_LENGTH} characters"
         elif call_id in seen:
-            yield "call.duplicate_id", f"{place}.id", "the ids of a message differ"
+            detail = "two tool calls of this message have the same id; ids must be unique"
+            yield "call.duplicate_id", f"{place}.id", detail
         seen.add(str(call_id))
         yield from _call(call, place)
 
@@ -189,7 +190,7 @@ def _calls(message: dict[str, Any], at: str) -> Findings:
 def _call(call: dict[str, Any], at: str) -> Findings:
     kind = call.get("type")
     if kind not in ("function", "custom"):
-        yield "call.type", f"{at}.type", "the type is function or custom"
+        yield "call.type", f"{at}.type", "the type must be function or custom"
         if isinstance(kind, str) and kind:
             return
         kind = "custom" if "custom" in call else "function"
@@ -198,7 +199,7 @@ def _call(call: dict[str, Any], at: str) -> Findings:
     yield from openai_rules.name_rules(inner.get("name"), "call", f"{at}.{kind}.name")
     text_field = "input" if kind == "custom" else "arguments"
     if not isinstance(inner.get(text_field), str):
-        yield "call.arguments", f"{at}.{kind}.{text_field}", f"{text_field} is a string"
+        yield "call.arguments", f"{at}.{kind}.{text_field}", f"{text_field} must be a string"
 
 
 def _pairing(messages: Sequence[dict[str, Any]]) -> Findings:
@@ -213,9 +214,9 @@ def _pairing(messages: Sequence[dict[str, Any]]) -> Findings:
                 del open_calls[call_id]
                 answered.add(call_id)
             elif call_id in answered:
-                yield "tool.answered_twice", f"{at}.tool_call_id", "a call is answered once"
+                yield "tool.answered_twice", f"{at}.tool_call_id", "the call already has a tool message"
             else:
-                yield "tool.unknown_call", f"{at}.tool_call_id", "a tool message answers a call of the message before"
+                yield "tool.unknown_call", f"{at}.tool_call_id", "the assistant message before has no call with this id"
             continue
         yield from _unanswered(open_calls)
         answered, open_calls = set(), {}
@@ -228,7 +229,7 @@ def _pairing(messages: Sequence[dict[str, Any]]) -> Findings:
 
 def _unanswered(calls: dict[str, str]) -> Findings:
     for place in calls.values():
-        yield "tool.unanswered_call", place, "every call is answered before the next message"
+        yield "tool.unanswered_call", place, "this call must have a tool message before the next other message"
 
 
 # --- tools
@@ -239,12 +240,12 @@ def _tools(body: dict[str, Any]) -> Findings:
     if tools is None:
         return
     if not isinstance(tools, list):
-        yield "tools.shape", "tools", "tools is an array"
+        yield "tools.shape", "tools", "tools must be an array"
         return
     if not tools:
-        yield "tools.empty", "tools", "tools, if present, contains at least one tool"
+        yield "tools.empty", "tools", "tools must contain at least one tool, or be left out"
     if len(tools) > _MAX_TOOLS:
-        yield "tools.limit", "tools", f"there are at most {_MAX_TOOLS} tools"
+        yield "tools.limit", "tools", f"a request may have at most {_MAX_TOOLS} tools"
     seen: set[str] = set()
     for index, tool in enumerate(tools):
         yield from openai_rules.tool_rules(tool, f"tools[{index}]", _inside, seen)
@@ -266,11 +267,12 @@ def _choice(body: dict[str, Any]) -> Findings:
     tools, choice = body.get("tools"), body.get("tool_choice")
     names = {str(_name(tool)) for tool in tools if isinstance(tool, dict)} if isinstance(tools, list) else set()
     if not tools and body.get("parallel_tool_calls") is not None:
-        yield "parallel.without_tools", "parallel_tool_calls", "the flag needs tools"
+        detail = "parallel_tool_calls is set, but the request has no tools; remove it"
+        yield "parallel.without_tools", "parallel_tool_calls", detail
     if choice is None:
         return
     if not tools and choice != "none":
-        yield "tool_choice.without_tools", "tool_choice", "a choice needs tools"
+        yield "tool_choice.without_tools", "tool_choice", "tool_choice is set, but the request has no tools; remove it"
     wanted: list[Any] = []
     match choice:
         case "none" | "auto" | "required" | "any":
@@ -280,10 +282,11 @@ def _choice(body: dict[str, Any]) -> Findings:
         case {"type": "function" | "custom"}:
             wanted = [choice]
         case _:
-            yield "tool_choice.shape", "tool_choice", "tool_choice is none, auto, required, a tool, or allowed_tools"
+            detail = "tool_choice must be none, auto, required, a tool, or allowed_tools"
+            yield "tool_choice.shape", "tool_choice", detail
     for tool in wanted:
         if str(_name(tool)) not in names:
-            yield "tool_choice.unknown_tool", "tool_choice", f"there is no tool {_name(tool)!r}"
+            yield "tool_choice.unknown_tool", "tool_choice", f"tools does not declare {_name(tool)!r}"
 
 
 # --- settings
@@ -293,24 +296,25 @@ def _settings(body: dict[str, Any], stream: bool) -> Findings:
     yield from openai_rules.sampling_rules(body, _RANGES)
     n = body.get("n")
     if n is not None and not (type(n) is int and 1 <= n <= 128):
-        yield "n.range", "n", "n is a whole number from 1 to 128"
+        yield "n.range", "n", "n must be a whole number from 1 to 128"
     stop = body.get("stop")
     stops = stop if isinstance(stop, list) else [] if stop is None else [stop]
     if len(stops) > 4 or not all(isinstance(each, str) and each for each in stops):
-        yield "stop.shape", "stop", "stop is a string or a list of up to four"
+        yield "stop.shape", "stop", "stop must be a string or a list of up to four strings"
     for name in ("max_tokens", "max_completion_tokens"):
         value = body.get(name)
         if value is not None and type(value) is not int:
-            yield "max_tokens.type", name, f"{name} is a whole number"
+            yield "max_tokens.type", name, f"{name} must be a whole number"
         elif value is not None and value < 1:
-            yield "max_tokens.range", name, f"{name} is a whole number above 0"
+            yield "max_tokens.range", name, f"{name} must be a whole number above 0"
     if body.get("max_tokens") is not None and body.get("max_completion_tokens") is not None:
-        yield "max_tokens.both", "max_tokens", "max_tokens and max_completion_tokens exclude each other"
+        yield "max_tokens.both", "max_tokens", "a request may have max_tokens or max_completion_tokens, not both"
     yield from openai_rules.effort_rules(body.get("reasoning_effort"), "reasoning_effort")
     if body.get("stream_options") is not None and not stream:
-        yield "stream_options.without_stream", "stream_options", "stream_options needs stream"
+        detail = "stream_options is set, but stream is not true; remove it"
+        yield "stream_options.without_stream", "stream_options", detail
     if body.get("top_logprobs") is not None and body.get("logprobs") is not True:
-        yield "top_logprobs.without_logprobs", "top_logprobs", "top_logprobs needs logprobs"
+        yield "top_logprobs.without_logprobs", "top_logprobs", "top_logprobs is set, but logprobs is not true"
 
 
 # --- streams: what the official client libraries of both languages need, checked on raw frames
@@ -331,21 +335,21 @@ class _ChoiceLint:
 
     def delta(self, delta: dict[str, Any]) -> _Found:
         if "role" in delta and self.has_role:
-            yield "role_twice", "the role comes once"
+            yield "role_twice", "only the first delta may have a role"
         if not self.has_role and delta.get("role") != "assistant":
-            yield "no_role", "the first delta of a choice has the role assistant"
+            yield "no_role", "the first delta of a choice must have the role assistant"
         self.has_role = True
         if self.finished and any(delta.get(name) for name in ("content", "refusal", "tool_calls", "function_call")):
-            yield "after_finish", "no content follows the finish_reason"
+            yield "after_finish", "no content may follow the finish_reason"
         for name in ("content", "refusal"):
             if isinstance(delta.get(name), list):
-                yield "content_parts", f"{name} is a string"
+                yield "content_parts", f"{name} must be a string"
             elif not isinstance(delta.get(name), str | None):
-                yield "content", f"{name} is a string"
+                yield "content", f"{name} must be a string"
         details = delta.get("reasoning_details")
         for entry in details if isinstance(details, list) else ():
             if not isinstance(entry, dict) or type(entry.get("index")) is not int:
-                yield "details_index", "an entry of reasoning_details has an index"
+                yield "details_index", "an entry of reasoning_details must have an index"
         calls = delta.get("tool_calls")
         for entry in calls if isinstance(calls, list) else ():
             yield from self._call(entry if isinstance(entry, dict) else {})
@@ -356,27 +360,27 @@ class _ChoiceLint:
         inner = entry.get(kind)
         inner = inner if isinstance(inner, dict) else {}
         if not isinstance(inner.get("input" if kind == "custom" else "arguments"), str | None):
-            yield "arguments", "arguments are text"
+            yield "arguments", "arguments must be a string"
         if index is None:
-            yield "call_no_index", "a call has an index"
+            yield "call_no_index", "a tool call must have an index"
             if not inner.get("name") and not self._named:
-                yield "call_name", "a call has a name"
+                yield "call_name", "a tool call must have a name"
             return
         if type(index) is not int or not 0 <= index <= len(self._named):
-            yield "call_index", "call indices are dense and begin with 0"
+            yield "call_index", "the indices of tool calls must begin with 0 and have no gaps"
             return
         if index == len(self._named):
             self._named.append(False)
             if not (entry.get("id") and entry.get("type") and inner.get("name")):
-                yield "call_start", "the first entry of a call has id, type and name"
+                yield "call_start", "the first entry of a tool call must have id, type and name"
         elif entry.get("id") or entry.get("type") or inner.get("name"):
-            yield "call_repeated", "id, type and name of a call come once"
+            yield "call_repeated", "only the first entry of a tool call may have id, type and name"
         self._named[index] = self._named[index] or bool(inner.get("name"))
 
     def end(self) -> _Found:
         for index, named in enumerate(self._named):
             if not named:
-                yield "call_name", f"call {index} has a name"
+                yield "call_name", f"call {index} must have a name"
 
 
 class OpenaiStreamLint(StreamLint):
@@ -394,55 +398,55 @@ class OpenaiStreamLint(StreamLint):
     def frame(self, frame: Frame) -> None:
         done = frame.data == b"[DONE]"
         if self._over and not (done and self._over == "an error"):
-            self.breach("after_end", f"nothing follows {self._over}")
+            self.breach("after_end", f"nothing may follow {self._over}")
         if frame.kind:
-            self.breach("named", "frames have no event name")
+            self.breach("named", "a frame must not have an event name")
         if done:
             self._over = self._over or "[DONE]"
             return
         chunk = decoded(frame.data)
         if not isinstance(chunk, dict):
-            self.breach("no_json", "the data of a frame is a JSON object")
+            self.breach("no_json", "the data of a frame must be a JSON object")
         elif (error := chunk if chunk.get("object") == "error" else chunk.get("error")) is not None:
             self._over = "an error"
             if not isinstance(error, dict) or not isinstance(error.get("message"), str):
-                self.breach("error_shape", "an error has a message")
+                self.breach("error_shape", "an error must have a message")
         else:
             self._chunk(chunk)
 
     def _chunk(self, chunk: dict[str, Any]) -> None:
         envelope = [chunk.get(name) for name in _ENVELOPE]
         if None in envelope or envelope[1] != "chat.completion.chunk":
-            self.breach("envelope", "a chunk has id, object, created and model")
+            self.breach("envelope", "a chunk must have id, object, created and model")
         elif self._envelope not in (None, envelope):
-            self.breach("envelope_changed", "id, object, created and model stay the same")
+            self.breach("envelope_changed", "id, object, created and model must be the same in every chunk")
         self._envelope = envelope
         if self._usage:
-            self.breach("after_usage", "the usage chunk is the last")
+            self.breach("after_usage", "the chunk with the usage must be the last")
         choices = chunk.get("choices")
         if choices is None and any(chunk.get(name) for name in ("usage", "x_groq", "base_resp")):
             choices = []  # client libraries need the array, but some services omit it with the usage
-            self.breach("empty", "a chunk has choices")
+            self.breach("empty", "a chunk must have choices")
         if not isinstance(choices, list):
-            self.breach("choices", "choices is an array")
+            self.breach("choices", "choices must be an array")
             return
         if not choices:
             self._usage = chunk.get("usage") is not None
             if not self._usage:
-                self.breach("empty", "a chunk without choices reports usage")
+                self.breach("empty", "a chunk without choices must report usage")
         for choice in choices:
             self._choice(choice)
 
     def _choice(self, choice: Any) -> None:
         if not isinstance(choice, dict):
-            self.breach("choice", "a choice is an object")
+            self.breach("choice", "a choice must be an object")
             return
         index, delta, reason = choice.get("index"), choice.get("delta"), choice.get("finish_reason")
         if not isinstance(index, int | None) or isinstance(index, bool) or not isinstance(delta, dict | None):
-            self.breach("choice", "a choice has an index, a number, and a delta, an object")
+            self.breach("choice", "the index of a choice must be a whole number, its delta an object")
             return
         if index is None or delta is None:
-            self.breach("choice_fields", "a choice has an index and a delta")
+            self.breach("choice_fields", "a choice must have an index and a delta")
         lint = self._choices.setdefault(index or 0, _ChoiceLint())
         if delta is not None:
             for found in lint.delta(delta):
@@ -450,7 +454,7 @@ class OpenaiStreamLint(StreamLint):
         if reason is None:
             return
         if lint.finished and reason:
-            self.breach("finish_twice", "a choice finishes once")
+            self.breach("finish_twice", "the choice already has a finish_reason")
         if not isinstance(reason, str) or reason not in _REASONS:
             self.breach("finish_reason", f"{reason!r} is not a finish_reason of OpenAI")
         lint.finished = lint.finished or bool(reason)
@@ -458,11 +462,11 @@ class OpenaiStreamLint(StreamLint):
 
     def end(self) -> None:
         if not self._over:
-            self.breach("no_end", "a stream ends with [DONE] or an error")
+            self.breach("no_end", "a stream must end with [DONE] or an error")
         if self._over == "an error":
             return
         if not (self._choices and all(lint.ended for lint in self._choices.values())):
-            self.breach("no_finish", "every choice has a finish_reason")
+            self.breach("no_finish", "every choice must have a finish_reason")
         for lint in self._choices.values():
             for found in lint.end():
                 self.breach(*found)

@@ -52,7 +52,9 @@ class JoinAssistantTurns(Filter):
             if message.role != "assistant":
                 joined.append(message)
             elif joined and joined[-1].role == "assistant":
-                notes.changed("responses.join_answers", message.at.path, "joined with the assistant turn before it")
+                notes.changed(
+                    "responses.join_answers", message.at.path, "the turn is joined with the assistant turn before it"
+                )
                 joined[-1] = structs.replace(joined[-1], blocks=(*joined[-1].blocks, *message.blocks))
             else:
                 joined.append(message)

@@ -88,21 +88,23 @@ class ResponsesDecoder(Decoder):
             fields = Fields.parse(frame.data, frame.kind, BadFrame)
         except (BadFrame, RecursionError) as error:
             self._frame_count -= 1
-            raise error if isinstance(error, BadFrame) else BadFrame("nested too deeply", at=frame.kind) from None
+            raise (
+                error if isinstance(error, BadFrame) else BadFrame("the event is nested too deeply", at=frame.kind)
+            ) from None
         fields.blame = MissingField
         try:
             return self._decode(frame.kind, fields)
         except MalformedRequest as error:  # from parsers that are shared with requests
             raise as_upstream_error(error) from None
         except RecursionError:
-            raise BadFrame("nested too deeply", at=frame.kind) from None
+            raise BadFrame("the event is nested too deeply", at=frame.kind) from None
 
     def _decode(self, name: str, fields: Fields) -> ev.Events:
         if fields.peek("type") is None and fields.peek("error"):  # an error in the form of Chat
             return self._error(fields)
         kind = fields.text("type", name) or fields.text("type")
         if self._over:
-            raise OutOfOrder("the stream is over", at=kind)
+            raise OutOfOrder("the event follows the end of the stream", at=kind)
         if kind in _HANDLERS:
             return _HANDLERS[kind](self, fields)
         started: ev.Events = ()
@@ -210,7 +212,9 @@ class ResponsesDecoder(Decoder):
             )
             self._remember_id(index, text_of(item_fields.peek("id")))
         elif item.kind != kind:
-            raise OutOfOrder(f"item {index} is a {item.kind}", at=item_fields.at)
+            raise OutOfOrder(
+                f"item {index} has the type {item.kind}, which does not match this event", at=item_fields.at
+            )
         return item
 
     def _remember_id(self, index: int, item_id: str) -> None:
@@ -233,7 +237,7 @@ class ResponsesDecoder(Decoder):
                 item_fields["id"] = item_id
             item = self._item(index, Fields(item_fields, fields.at, fields.blame))
         if item.kind not in kinds:
-            raise OutOfOrder(f"item {index} is a {item.kind}", at=fields.at)
+            raise OutOfOrder(f"item {index} has the type {item.kind}, which does not match this event", at=fields.at)
         return None if item.done else item
 
     def _item_added(self, fields: Fields) -> ev.Events:

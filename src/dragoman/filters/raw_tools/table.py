@@ -171,7 +171,7 @@ def read(path: Path) -> tuple[Table, ...]:
     try:
         return parse_tables(data.decode("utf-8-sig"), str(path))
     except UnicodeDecodeError:
-        raise TableFileError(f"{path}: not UTF-8 text") from None
+        raise TableFileError(f"{path}: the file is not UTF-8 text") from None
 
 
 # --- reading
@@ -186,9 +186,9 @@ def parse_tables(text: str, place: str = "table file") -> tuple[Table, ...]:
     _known(tree, ("tables",), place, "")
     entries = tree.get("tables")
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
-        raise TableFileError(f"{place}: no [[tables]] entry; a table file has one for each table")
+        raise TableFileError(f"{place}: the file has no [[tables]] entry; add one for each table")
     if len(entries) > _MOST_TABLES:
-        raise TableFileError(f"{place}: more than {_MOST_TABLES} tables")
+        raise TableFileError(f"{place}: a file may have at most {_MOST_TABLES} tables")
     tables = tuple(_table(entry, place, f"tables[{number}]") for number, entry in enumerate(entries))
     names = [table.name for table in tables]
     for number, name in enumerate(names):
@@ -218,7 +218,7 @@ def _known(entry: Mapping[str, Any], fields: Iterable[str], place: str, at: str)
     for name in entry:
         if name not in fields:
             where = f"{at}.{name}" if at else name
-            raise TableFileError(f"{place}: {where}: there is no such field; known here: {', '.join(fields)}")
+            raise TableFileError(f"{place}: {where}: this field is unknown; the fields are: {', '.join(fields)}")
 
 
 def _decode(kind: type, value: Any) -> Any:
@@ -226,7 +226,7 @@ def _decode(kind: type, value: Any) -> Any:
     if not isinstance(value, str):
         raise ValueError(f"expected a regular expression in a string, got {type(value).__name__}")
     if len(value) > _LONGEST_PATTERN:
-        raise ValueError(f"a regular expression of more than {_LONGEST_PATTERN} characters")
+        raise ValueError(f"a regular expression may have at most {_LONGEST_PATTERN} characters")
     if _NESTED_REPEAT.search(value):
         raise ValueError("a repeat inside a repeated group can take exponential time; make one of them bounded")
     flags = re.RegexFlag(0)
@@ -237,7 +237,7 @@ def _decode(kind: type, value: Any) -> Any:
     try:
         return re.compile(value, flags)
     except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"not a regular expression: {error}") from None
+        raise ValueError(f"the regular expression is not valid: {error}") from None
 
 
 # --- checks of a whole table
@@ -251,12 +251,12 @@ def _problems(table: Table) -> Iterable[tuple[str, str]]:
             yield field, f"{value!r} is not allowed; use letters, digits, _ . and -, and neither auto nor off"
     for field, markers in _markers(table):
         if len(markers) > _MOST_MARKERS:
-            yield field, f"more than {_MOST_MARKERS} markers"
+            yield field, f"a table may have at most {_MOST_MARKERS} markers"
         for marker in markers:
             if (not marker.strip() and field not in ("header_end", "header_stop")) or not marker:
-                yield field, "an empty marker"
+                yield field, "a marker must not be empty"
             if len(marker) > _LONGEST_MARKER:
-                yield field, f"a marker of more than {_LONGEST_MARKER} characters"
+                yield field, f"a marker may have at most {_LONGEST_MARKER} characters"
     if not (table.call_begin or table.section_begin or table.at_start):
         yield "", "the table does not define where a call begins: set call_begin, section_begin or at_start"
     yield from _body_problems(table)

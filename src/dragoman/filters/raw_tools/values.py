@@ -311,13 +311,13 @@ def _plain(value: object) -> Json:
         case set():
             return [_plain(each) for each in sorted(value, key=repr)]
         case _:
-            raise ValueError(f"JSON has no {type(value).__name__}")
+            raise ValueError(f"the arguments have a value of type {type(value).__name__}, which JSON cannot represent")
 
 
 def _key(value: object) -> str:
     if value is None or isinstance(value, bool | int | float):
         return jsonio.encode(value).decode()
-    raise ValueError(f"a {type(value).__name__} is no key of a JSON object")
+    raise ValueError(f"the arguments have a key of type {type(value).__name__}; keys must be strings")
 
 
 def _same(one: Json, other: Json) -> bool:

@@ -138,7 +138,7 @@ class _CheckEnd(ResponseFilter):
                     detail = f"the call of {name} has no end: it counts as cut off, even if its arguments look complete"
                     self._notes.changed("kiro.stream.open_call", "", detail)
             case ev.Stopped(Stop(why)) if self._lacks_usage:
-                end = "the end is taken as complete, " if why is StopReason.END else ""
+                end = "the end counts as complete, " if why is StopReason.END else ""
                 detail = f"the stream has no context usage: {end}the counts are estimates"
                 self._notes.added("kiro.stream.no_usage", "", detail)
             case _:
@@ -330,9 +330,9 @@ def _image_blocks(message: Message, last: bool, many: bool, notes: Notes) -> Ite
         problem = _problem(image, many)
         if too_many > 0:  # The newest images stay.
             too_many -= 1
-            problem = problem or f"more than {MAX_IN_TURN} images in one turn"
+            problem = problem or f"the turn has more than {MAX_IN_TURN} images"
         if message.role != "user":
-            problem = problem or "the model's own turns hold no images"
+            problem = problem or "assistant turns cannot have images"
         if not problem:
             yield image
         elif last:
@@ -361,12 +361,12 @@ def _problem(image: Media, many: bool) -> str:
         return f"image exceeds 5 MB maximum: {len(image.data)} bytes > {MAX_BASE64} bytes"
     data = base64_bytes(image.data)
     if data is None:
-        return "it is no base64"
+        return "it is not base64"
     if not data:
         return "it is empty"
     edge = max(parse_image_size(data), default=0) if many else 0
     if edge > MAX_EDGE:
-        return f"an edge of {edge} pixels, and more than {MANY} images in the request"
+        return f"it has an edge of {edge} pixels, and the request has more than {MANY} images"
     return ""
 
 

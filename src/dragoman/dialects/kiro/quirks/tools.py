@@ -323,7 +323,7 @@ def clean_schema(schema: Mapping[str, Json], budget: ExpansionBudget | None = No
             return clean_schema_to_depth({**schema}, budget, depth)
         except ExpansionTooLarge:
             continue
-    raise AssertionError("without references nothing is added")
+    raise AssertionError("a schema without references cannot be too large")
 
 
 class _TooLong(Exception):

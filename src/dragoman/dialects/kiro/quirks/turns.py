@@ -62,7 +62,7 @@ def _result(result: ToolResult, notes: Notes) -> ToolResult:
 
 
 def _log(rule: str, path: str, result: ToolResult) -> None:
-    LOG.debug("%s at %s: the result of call %s", rule, path or "an unknown path", result.call_id)
+    LOG.debug("the result of call %s was changed at %s (rule %s)", result.call_id, path or "an unknown path", rule)
 
 
 # --- turns in the form of the service: results, one text, images; or a thought, one text, calls. No text is empty
@@ -172,7 +172,7 @@ class _HistoryBuilder:
             case Text():
                 return block
             case Reasoning(text) if all(block is not one for one in sent):
-                at, reason = block.at.path, "a turn of Kiro has one thought"
+                at, reason = block.at.path, "a turn of Kiro can have only one block of reasoning"
                 if not text.strip():
                     self._notes.dropped(
                         "kiro.thinking.unreadable",
