@@ -332,7 +332,7 @@ def _image_blocks(message: Message, last: bool, many: bool, notes: Notes) -> Ite
             too_many -= 1
             problem = problem or f"the turn has more than {MAX_IN_TURN} images"
         if message.role != "user":
-            problem = problem or "assistant turns cannot have images"
+            problem = problem or "the model's own turns hold no images"
         if not problem:
             yield image
         elif last:
