@@ -42,7 +42,7 @@ Ask = Callable[[str, Callable[[bytes], None]], Awaitable[None]]
 
 
 class Server(asyncio.Protocol):
-    """Answers by path, with as little work as can be."""
+    """Sends the response of each path, with as little work as possible."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -86,7 +86,7 @@ async def serve(cert: str) -> None:
 
 @contextlib.asynccontextmanager
 async def asking(client: str, url: str, ca: str):  # type: ignore[no-untyped-def]
-    """Give a function that asks one path and hands the body's pieces to a sink, as this client does it best."""
+    """Yield a function that requests a path and passes the body to a sink, in the fastest mode of this client."""
     headers = {"content-type": "application/json", "authorization": "Bearer key"}
     if client == "dragoman":
         from dragoman.http.client.client import HttpClient, HttpTimeouts, TlsSettings  # noqa: PLC0415
@@ -161,7 +161,7 @@ def cell(client: str, loop: str, scenario: str, url: str, ca: str) -> dict[str, 
 
 
 def pinned(core: int, command: list[str]) -> list[str]:
-    """The client on one core and the server on another, where that can be had."""
+    """Return the command pinned to a core, if there are several cores and `taskset` exists."""
     return (
         ["taskset", "-c", str(core), *command]
         if (os.cpu_count() or 1) > 1 and Path("/usr/bin/taskset").exists()
