@@ -132,17 +132,17 @@ def test_chat_messages_of_the_documented_shape_are_read_as_all_others(body: Any)
 
 def paired_needs_no_pairing(asked: Conversation) -> None:
     short, short_notes = PairTools().forward(asked, notes := Notes(), Facts())[0], notes
-    with patch.object(pairing, "_paired", lambda *_: False):
+    with patch.object(pairing, "_is_paired", lambda *_: False):
         long, long_notes = PairTools().forward(asked, notes := Notes(), Facts())[0], notes
     assert (short, list(short_notes)) == (long, list(long_notes))
 
 
 # What says that there is nothing to do, and the answer with which a filter looks through everything.
 SHORT_CUTS: list[tuple[Any, str, Any]] = [
-    (pairing, "_paired", False),
+    (pairing, "_is_paired", False),
     (renaming, "_allows", False),
     (kiro_surrogates, "_are_whole", False),
-    (openai_messages, "_words", None),
+    (openai_messages, "_plain_text", None),
 ]
 
 
