@@ -59,7 +59,7 @@ class KiroLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 GRADED_RULES: Mapping[str, GradedRule] = {
     "body.unknown_field": GradedRule(30, "C", "the request must not have an unknown top-level field"),
-    "body.trigger": GradedRule(47, "A", "chatTriggerType must be MANUAL"),
+    "body.trigger": GradedRule(47, "A", "chatTriggerType must be MANUAL, DIAGNOSTIC or INLINE_CHAT"),
     "body.trigger_auto": GradedRule(47, "C", "chatTriggerType must not be AUTO"),
     "body.conversation_id": GradedRule(50, "A", "conversationId must have 1 to 128 characters"),
     "body.surrogate": GradedRule(34, "C", "the body must not have unpaired surrogates"),
@@ -189,7 +189,8 @@ def _node(node: Object, at: str, root: bool) -> Findings:
         yield "schema.properties", f"{at}.properties", "the schema has empty properties below its root"
     for keyword in node:
         if keyword in _KEYWORDS:
-            yield _KEYWORDS[keyword], f"{at}.{keyword}", f"the schema has the keyword {keyword}, which Kiro refuses"
+            refuses = "refuses" if _KEYWORDS[keyword] == "schema.keyword" else "may refuse"
+            yield _KEYWORDS[keyword], f"{at}.{keyword}", f"the schema has the keyword {keyword}, which Kiro {refuses}"
 
 
 def _inner(node: Object, at: str) -> Iterator[LocatedObject]:
