@@ -99,6 +99,17 @@ def _stream(dragoman: Any, data: bytes, source: str, target: str, options: dict[
     return [out, str(stream.error), _notes(stream.notes)]
 
 
+def _without_frames(out: bytes, message: bytes) -> bytes:
+    """Remove the AWS frames that hold the message: their lengths and checksums depend on its wording."""
+    kept, at = [], 0
+    while at < len(out):
+        size = int.from_bytes(out[at : at + 4], "big")
+        frame = out[at : at + max(size, 1)]
+        kept.append(b"" if message in frame else frame)
+        at += max(size, 1)
+    return b"".join(kept)
+
+
 def _question(dragoman: Any, target: str) -> bytes:
     if target not in _QUESTIONS:
         made = dragoman.translate_request(json.dumps(_QUESTION), source="anthropic", target=target)

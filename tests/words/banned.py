@@ -12,7 +12,8 @@ BANNED = {
     r"whoever|whomever": "name the subject: the client, the caller, the operator",
     r"nobody|somebody|anybody|everybody": "name the subject: no client, any process, all callers",
     r"told|tells?|telling|untold": "reported, sent, returned; shows, names, says",
-    r"said|unsaid": "sent, reported, stated; the content",
+    r"(?<!You )said|unsaid":  # the embedded model replies "You said: …"
+    "sent, reported, stated; the content",
     r"heard|hears?|hearing": "received; reads, listens to",
     r"at home|comes? home|came home|for home": "in the same dialect, for an upstream of the same dialect",
     r"(?:leave|leaves|left|leaving) alone": "circuit breaker, cooldown, not asked; unchanged",

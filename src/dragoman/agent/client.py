@@ -275,7 +275,7 @@ def _object(use: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:
-    """Return the arguments of a call as an object (docs/decisions/content.md#d3). Raises JsonError."""
+    """Return the arguments of a call as an object; others are wrapped in one (docs/decisions/content.md#d3)."""
     decoded = jsonio.decode(as_object(arguments) or "{}")
     assert isinstance(decoded, dict)
     return decoded

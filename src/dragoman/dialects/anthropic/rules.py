@@ -221,7 +221,7 @@ def _declares_later(body: Object) -> bool:
 def _custom_tool(tool: Object, at: str) -> Iterator[Breach]:
     name, schema = tool.get("name"), tool.get("input_schema")
     if not isinstance(name, str) or not _NAME.match(name):
-        yield RULES.breach("tools.name", f"{at}.name", "it must have 1 to 128 letters, digits, _ and -")
+        yield RULES.breach("tools.name", f"{at}.name", "a tool name must consist of 1 to 128 letters, digits, _ or -")
     if not isinstance(schema, dict) or schema.get("type") != "object":
         yield RULES.breach("tools.schema", f"{at}.input_schema", 'it must be a schema whose type is "object"')
 
@@ -311,7 +311,9 @@ def _tool_use(block: Object, at: str) -> Iterator[Breach]:
     yield from _identifier(block, at, "id", "tool_use")
     name = block.get("name")
     if not isinstance(name, str) or not _NAME.match(name):
-        yield RULES.breach("tool_use.name", f"{at}.name", "it must have 1 to 128 letters, digits, _ and -")
+        yield RULES.breach(
+            "tool_use.name", f"{at}.name", "a tool name must consist of 1 to 128 letters, digits, _ or -"
+        )
     if not isinstance(block.get("input"), dict):
         yield RULES.breach("tool_use.input", f"{at}.input", "it must be an object")
 

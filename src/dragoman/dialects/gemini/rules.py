@@ -165,7 +165,7 @@ def _part(part: Object, at: str) -> Iterator[Breach]:
 def _named(fields: Object, at: str) -> Iterator[Breach]:
     name = fields.get("name")
     if not isinstance(name, str) or not _NAME.match(name):
-        yield RULES.breach("name", f"{at}.name", "it must have 1 to 128 letters, digits, _ . : and -")
+        yield RULES.breach("name", f"{at}.name", "a function name must consist of 1 to 128 letters, digits, _ . : or -")
 
 
 def _count(content: Object, kind: str, *, absent: bool = False) -> int:

@@ -1,8 +1,8 @@
 """Render Kiro requests: `conversationState` with its turns, of which the last is the current message. Pure.
 
 A user turn has tool results, then one text, then images; an assistant turn has reasoning, then one text, then tool
-calls. `request_parser` parses requests. This module also has the field names, unknown fields and token estimates that
-the other modules of the dialect use.
+calls. `request_parser` parses requests. This module also has what the other modules of the dialect
+share: field names, the handling of unknown fields, and the estimate of tokens.
 """
 
 from __future__ import annotations

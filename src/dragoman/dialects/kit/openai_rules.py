@@ -78,7 +78,11 @@ def part_rules(content: list[Any], role: str, at: str, parts: Mapping[str, set[s
 def tool_rules(
     tool: Any, at: str, inside: Callable[[dict[str, Any]], tuple[Any, dict[str, Any], str]], seen: set[Any]
 ) -> Findings:
-    """Check a declared tool. `inside` returns its kind, its definition and the place of that; `seen` collects names."""
+    """Yield the breaches of one declared tool.
+
+    `inside(tool)` returns its kind, its definition, and where in the payload the definition is. `seen` holds the names
+    so far, to find duplicates.
+    """
     if not isinstance(tool, dict):
         yield "tools.shape", at, "a tool must be an object"
         return

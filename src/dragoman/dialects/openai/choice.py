@@ -138,7 +138,7 @@ class ChoiceReader:
             self._sources += sources
 
     def lane(self, key: int) -> LaneSource | None:
-        """Return the lane of a block (see Decoder.lane). Only the first choice has lanes."""
+        """Return the fast path (lane) for the deltas of block `key`, or None. Only the first choice has lanes."""
         reasoning = self._reasoning
         if self.stopped:
             return None

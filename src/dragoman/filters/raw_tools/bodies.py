@@ -1,4 +1,6 @@
-"""`make_reader` makes the reader of a table's body; `LiteralCallsReader` reads Python's and Gemma's calls.
+"""Readers of the text between the start and end markers of a raw tool call. Pure.
+
+`make_reader` chooses the reader that a format's table names; `LiteralCallsReader` reads Python's and Gemma's syntax.
 
 A new format needs a new reader only if none of the existing ones can read it.
 """

@@ -166,7 +166,7 @@ class Grammar:
                 self.tables_by_header_end.update(dict.fromkeys(table.header_end, table))
 
     def table_markers(self, table: Table) -> _TableMarkers:
-        """Return a table's markers. They are made for its first call: most replies have no raw calls."""
+        """Return a table's markers; built when a reply first has a raw call of its format, because most have none."""
         found = self._markers_by_table.get(table.name)
         if found is None:
             found = self._markers_by_table[table.name] = self._make_markers(table)
