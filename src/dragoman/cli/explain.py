@@ -94,4 +94,5 @@ def _missing(requested_id: str, ids: list[str], found: list[str]) -> str:
         return f"several ids begin with {requested_id!r}: {', '.join(found)}. Give more characters."
     if not ids:
         return f"no refusal is stored, so {requested_id!r} was not found. The gateway stores refusals for a day."
-    return f"no refused request {requested_id!r} is stored; a new one may take a moment to appear. Stored: {', '.join(ids)}."
+    stored = ", ".join(ids)
+    return f"no refused request {requested_id!r} is stored; a new one may take a moment to appear. Stored: {stored}."
