@@ -219,7 +219,7 @@ def test_point_22_the_checked_address_is_the_connected_address(
 
 def test_point_22_private_networks_need_tls_or_a_setting() -> None:
     private = "[upstreams.a]\ndialect = 'openai'\nbase_url = 'http://10.0.0.1'\n"
-    with pytest.raises(ConfigError, match="plain http"):
+    with pytest.raises(ConfigError, match="http without TLS"):
         parse_config(private)
     parse_config(f"{private}insecure_http = true\n")
     parse_config(private.replace("http:", "https:"))
