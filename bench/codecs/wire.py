@@ -1,7 +1,7 @@
 """What framing costs: microseconds a frame, and for event streams the bar it must stay under.
 
 The bar is a ratio to botocore's decoder measured in the same run, because machines differ: a plain struct decoder with
-both checksums (facts of the project's first study) against botocore's EventStreamBuffer.
+both checksums against botocore's EventStreamBuffer.
 Run: python -m bench.codecs.wire
 """
 

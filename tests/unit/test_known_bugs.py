@@ -1,5 +1,4 @@
-"""The known conversion bugs of the field (facts: wire, section 5) that concern anthropic and openai, by row, and the
-tricky cases (section 6) by number. Each goes through the public API, as a user would meet it."""
+"""Known conversion bugs of other gateways that concern anthropic and openai, and tricky cases, through the public API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every rule of the service (facts 1.2 and 1.4): a request that breaks it is reported, and refused by the simulator."""
+"""Every rule of the service: a request that breaks it is reported, and refused by the simulator."""
 
 from __future__ import annotations
 

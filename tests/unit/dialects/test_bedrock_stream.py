@@ -1,4 +1,4 @@
-"""ConverseStream decoding: the recorded sequences (facts 1.3), and every kind of broken stream."""
+"""ConverseStream decoding: the recorded sequences, and every kind of broken stream."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def to(target: str, data: bytes, step: int | None = None) -> bytes:
     return out + translator.close()
 
 
-# --- recorded sequences (facts 1.3)
+# --- recorded sequences
 
 
 def test_text_without_a_start_gets_one() -> None:

@@ -543,7 +543,7 @@ def test_there_is_no_ping() -> None:
     assert KiroEncoder(EMPTY_REQUEST, fixed_environment(), KiroCodec()).ping() is None
 
 
-# --- leaked calls and tags (facts 3.3, nos. 9 and 10)
+# --- raw calls and tags in the text (docs/dialects/kiro.md)
 
 TOOLS = [
     {
