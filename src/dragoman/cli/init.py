@@ -83,7 +83,7 @@ def run(arguments: Namespace) -> int:
             f"{path} exists and was not changed. Add --force to replace it, or --print to see the new one.", 1
         )
     if not arguments.yes and not _confirm(path):
-        return print_error("nothing was written.", 1)
+        return print_error("not confirmed, so nothing was written. Add --yes to write without a question.", 1)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path, text.encode(), replace=True)

@@ -49,7 +49,9 @@ _MAX_SEEN_HOSTS = 64  # accepted Host values that are cached
 TOO_MANY_HEADERS = Fault("invalid", "the request has too many or too long headers", 431)
 TOO_LONG_TARGET = Fault("invalid", "the request's URL is too long", 414)
 WEBSOCKET_OFFERED = Fault("invalid", "WebSockets are not supported: send POST /v1/responses over HTTP/1.1", 426)
-_OTHER_SITES = Fault("permission", "requests from web pages of other sites are not served", 403)
+_OTHER_SITES = Fault(
+    "permission", "a web page of another site sent this request (see Origin, Sec-Fetch-Site): that is not allowed", 403
+)
 SECONDS = 10.0  # for the whole body of an unproven request
 MAX_UNPROVEN = 256
 MAX_UNPROVEN_BYTES = 64 * 1024 * 1024
@@ -273,7 +275,7 @@ def _bad_line(request: HttpRequest, target: str) -> Fault | None:
     if request.method in ("CONNECT", "TRACE"):
         return Fault("invalid", f"the method {request.method} is not supported", 405)
     if not target.startswith("/") or "#" in target or _INVALID_IN_TARGET.search(target):
-        return Fault("invalid", "the request's target must be a path", 400)
+        return Fault("invalid", "the request's target must be a path: /, then ASCII without spaces and #", 400)
     return None
 
 
@@ -293,7 +295,7 @@ def _bad_framing(headers: dict[str, str], version: str) -> Fault | None:
         message = "compressed request bodies are not supported; send the body without Content-Encoding"
         return Fault("invalid", message, 415)
     if headers.get("expect", "100-continue").lower() != "100-continue":
-        return Fault("invalid", "the only supported expectation is 100-continue", 417)
+        return Fault("invalid", "the header Expect may only be 100-continue; remove it or correct it", 417)
     return None
 
 

@@ -191,7 +191,7 @@ def _check_schema(schema: Mapping[str, Json], at: str, limits: RequestLimits) ->
     for depth, level in enumerate(tree_levels(dict(schema)), 1):
         nodes += len(level)
         if nodes > _SCHEMA_NODES or (depth > _SCHEMA_DEPTH and _holds_containers(level)):
-            message = f"a tool's schema may have {_SCHEMA_DEPTH} levels and {_SCHEMA_NODES} values"
+            message = f"a tool's schema may have at most {_SCHEMA_DEPTH} levels and {_SCHEMA_NODES} values; simplify it"
             raise MalformedRequest(message, at=at)
         for value in level:
             reference = value.get("$ref") if isinstance(value, dict) else None
@@ -308,7 +308,7 @@ class MemoryAccount(Struct, eq=False):
         """Count buffered bytes of the response. Raises Overloaded, and then counts none."""
         load, most = self.budget, self.budget.limits.in_flight
         if load.response_bytes + size > most:
-            raise Overloaded(f"responses use {most} bytes, which is the limit (setting {_SETTING}.in_flight)")
+            raise Overloaded(f"running responses need more than {most} bytes; try later (setting {_SETTING}.in_flight)")
         self.response_bytes += size
         load.response_bytes += size
         if (held := load.request_bytes + load.response_bytes) > load.peak_bytes:
@@ -334,7 +334,7 @@ class MemoryAccount(Struct, eq=False):
 
 
 def _requests_are_held(most: int) -> Overloaded:
-    return Overloaded(f"requests use {most} bytes, which is the limit (setting {_SETTING}.in_flight)")
+    return Overloaded(f"running requests need more than {most} bytes; try later (setting {_SETTING}.in_flight)")
 
 
 # --- freed memory is kept between two requests, and returned to the system after a burst of requests

@@ -90,7 +90,7 @@ class Router:
             return Fault("invalid", f"{request.path} does not support the method {request.method}", 405), ", ".join(
                 allowed
             )
-        return Fault("not_found", f"there is no route for {request.method} {request.path}", 404), ""
+        return Fault("not_found", f"there is no endpoint {request.method} {request.path}; check the base URL", 404), ""
 
     def _knows(self, request: HttpRequest, method: str) -> Dialect | None:
         """Return the dialect that has this path, for any body."""

@@ -420,7 +420,7 @@ def _from_keyring(entry: str, context: ReferenceContext) -> str:
     except Exception as error:  # noqa: BLE001  # The backends raise exceptions of any type.
         raise BadReference(f"the keyring cannot be read: {type(error).__name__}") from None
     if password is None:
-        raise BadReference("the keyring has no such entry")
+        raise BadReference("the keyring has no such entry; add it with `keyring set SERVICE NAME`")
     return str(password)
 
 
@@ -444,11 +444,12 @@ def _from_command(command: str, context: ReferenceContext) -> str:
         try:
             output, _ = process.communicate(timeout=context.timeout)
         except subprocess.TimeoutExpired:
-            raise BadReference(f"the command did not end within {context.timeout:g} s") from None
+            message = f"the command did not end within {context.timeout:g} s; it must not wait for input"
+            raise BadReference(message) from None
         finally:
             _end(process)
     if process.returncode:
-        raise BadReference(f"the command ended with status {process.returncode}")
+        raise BadReference(f"the command ended with status {process.returncode}; run it in a shell to see why")
     return _decoded(output)
 
 

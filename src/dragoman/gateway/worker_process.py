@@ -163,7 +163,7 @@ class WorkerProcess:
     async def _exchanged(self, message: bytes, body: bytes | None) -> tuple[JobResult, bytes]:
         worker, loop = self._socket, asyncio.get_running_loop()
         if worker is None:
-            raise EOFError("no worker runs")
+            raise EOFError("the worker process ended before it received the request")
         await loop.sock_sendall(worker, HEAD.pack(len(message), len(body or b""), body is not None) + message)
         if body:
             await loop.sock_sendall(worker, body)
@@ -238,6 +238,6 @@ async def _received(worker: socket.socket, size: int) -> bytearray:
     while view:
         count = await loop.sock_recv_into(worker, view)
         if not count:
-            raise EOFError("the worker ended")
+            raise EOFError("the worker process ended without a response")
         view = view[count:]
     return data

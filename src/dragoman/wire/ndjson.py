@@ -60,7 +60,7 @@ class NdjsonDecoder:
 
     def _failure(self) -> FrameTooLong:
         self._take()
-        self._failed = FrameTooLong(f"a frame is longer than {self._max_frame} bytes")
+        self._failed = FrameTooLong(f"a line of the stream is longer than {self._max_frame} bytes, which is the limit")
         return self._failed
 
 

@@ -109,7 +109,7 @@ class SseDecoder:
     def _failure(self) -> FrameTooLong:
         self._hold(b"")
         self._steady = False
-        self._failed = FrameTooLong(f"a frame is longer than {self._max_frame} bytes")
+        self._failed = FrameTooLong(f"a stream event is longer than {self._max_frame} bytes, which is the limit")
         return self._failed
 
     def _join(self, chunk: bytes) -> bytes | None:

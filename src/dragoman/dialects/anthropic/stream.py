@@ -125,7 +125,7 @@ class AnthropicDecoder(Decoder):
         fields.blame = MissingField
         kind = fields.text("type", frame.kind) or fields.text("type")
         if self._is_over:
-            raise OutOfOrder("the stream has ended", at=kind)
+            raise OutOfOrder("the event follows the end of the stream", at=kind)
         if not self._started and kind not in ("message_start", "ping", "error"):
             raise OutOfOrder("the stream must begin with message_start", at=kind)
         handler = _HANDLERS.get(kind)

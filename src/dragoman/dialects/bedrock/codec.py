@@ -337,7 +337,7 @@ def _fault_in(data: bytes) -> Fault:
     """Return the fault of an error event of Anthropic's API."""
     error = members(members(decoded(data)).get("error"))
     kind = kit.CLAUDE_FAULTS.by_type(text(error.get("type"))) or "server"
-    return Fault(kind, text(error.get("message")) or "the stream failed")
+    return Fault(kind, text(error.get("message")) or "the upstream's stream failed (no reason given)")
 
 
 BINDING = InvokeBinding()

@@ -245,7 +245,8 @@ def render_request(conversation: Conversation, vendor: Vendor) -> ApiRequest:
     if conversation.choices != 1:
         raise Unrepresentable("bedrock returns one reply per request", at="n")
     if conversation.previous_id is not None:
-        raise Unrepresentable("bedrock cannot continue a stored response", at="previous_response_id")
+        message = "bedrock cannot continue a stored response; send the whole conversation without previous_response_id"
+        raise Unrepresentable(message, at="previous_response_id")
     body: dict[str, Json] = {}
     if conversation.system:
         body["system"] = _render_system(conversation.system)
@@ -257,7 +258,7 @@ def render_request(conversation: Conversation, vendor: Vendor) -> ApiRequest:
     if conversation.tools:
         body["toolConfig"] = {"tools": render_tools(conversation.tools), **choice}
     elif conversation.tool_choice != ToolChoice():
-        raise Unrepresentable("there are no tools to choose from", at="tool_choice")
+        raise Unrepresentable("tool_choice is set, but the request has no tools; remove it", at="tool_choice")
     body |= render_settings(conversation, vendor)
     return ApiRequest("generate", conversation.model, conversation.stream, EXTRAS.with_extra(body, conversation.extra))
 

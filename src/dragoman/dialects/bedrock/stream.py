@@ -117,7 +117,7 @@ class BedrockDecoder(Decoder):
 
     def feed(self, frame: Frame) -> ev.Events | None:
         if self._is_over:
-            raise OutOfOrder("the stream has ended", at=frame.kind)
+            raise OutOfOrder("the event follows the end of the stream", at=frame.kind)
         if frame.error:
             self._is_over = True
             return (ev.Failed(exception_fault(frame)),)

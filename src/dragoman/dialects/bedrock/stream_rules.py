@@ -83,7 +83,7 @@ class BedrockStreamLint(StreamLint):
     def _event(self, kind: str, data: Object) -> None:
         if kind == "messageStart":
             if self._is_started:
-                self.breach("start_once", "messageStart came before")
+                self.breach("start_once", "the stream has a second messageStart")
             if data.get("role") != "assistant":
                 self.breach("role", "messageStart must have the role assistant")
             self._is_started = True
@@ -128,7 +128,7 @@ class BedrockStreamLint(StreamLint):
         if index is None:
             return
         if index in self._used:
-            self.breach("index_reused", f"block {index} started before")
+            self.breach("index_reused", f"block {index} has a second contentBlockStart")
         self._begin(index, member)
 
     def _begin(self, index: int, kind: str) -> None:
@@ -176,7 +176,7 @@ class BedrockStreamLint(StreamLint):
 
     def _message_stop(self, data: Object) -> None:
         if self._is_stopped:
-            self.breach("stop_once", "messageStop came before")
+            self.breach("stop_once", "the stream has a second messageStop")
         reason = data.get("stopReason")
         for index in self._open:
             rule = "open_cut" if reason in _LIMITS else "open_block"

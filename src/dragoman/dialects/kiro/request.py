@@ -161,7 +161,7 @@ def _check_representable(conversation: Conversation) -> None:
         if is_refused:
             raise Unrepresentable(message, at=at)
     if not conversation.messages or conversation.messages[-1].role != "user":
-        raise Unrepresentable("the last turn must be the user's", at="messages")
+        raise Unrepresentable("Kiro requires a conversation whose last message is the user's", at="messages")
 
 
 def _render_tool(tool: ToolSpec | Opaque) -> Json:

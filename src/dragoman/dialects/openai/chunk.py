@@ -233,7 +233,7 @@ def _read_untyped(data: bytes) -> Chunk:
     try:
         return msgspec.convert(value, Chunk)
     except UnicodeError:  # the validation error cannot quote a value with lone surrogates
-        raise MissingField("a field of the chunk has the wrong type") from None
+        raise MissingField("a field of the chunk has the wrong type, and its value has an unpaired surrogate") from None
     except (msgspec.ValidationError, RecursionError) as error:
         message, _, place = str(error).partition(" - at `$.")
         raise MissingField(message, at=place.rstrip("`")) from None

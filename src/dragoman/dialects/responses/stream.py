@@ -179,7 +179,7 @@ class ResponsesDecoder(Decoder):
     def _failed(self, fields: Fields) -> ev.Events:
         self._over = True
         response = object_of(fields.any("response"))
-        fault = failure_of(response) or fault_of({"error": {"message": "the response failed"}}, None)
+        fault = failure_of(response) or fault_of({"error": {"message": "the upstream's response failed"}}, None)
         return (ev.Failed(fault),)
 
     def _error(self, fields: Fields) -> ev.Events:

@@ -216,7 +216,7 @@ class ClientResponse(Struct, eq=False):
     def close(self) -> None:
         """End the exchange and close the connection if it is unfinished. May be called twice, and from `on_bytes`."""
         if not self._is_ended:
-            self.fail(Reset(f"the exchange with {self._pool.name} was closed on this side before its end"))
+            self.fail(Reset(f"the connection to {self._pool.name} was closed here before its response ended"))
 
     # --- called by the client
 
@@ -232,7 +232,7 @@ class ClientResponse(Struct, eq=False):
         self._parser = HttpResponseParser(self)
         connection.response = self
         if transport is None or transport.is_closing():
-            self.connection_failed(Reset(f"{self._pool.name} closed the connection"))
+            self.connection_failed(Reset(f"{self._pool.name} closed the connection before the request was sent"))
         else:
             transport.writelines(payload)
         await self._waiter

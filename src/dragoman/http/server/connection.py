@@ -54,7 +54,7 @@ _PROBE_SECONDS = 0.02  # from a half-close to the probe, and from the probe to t
 _PIECE = 8 * 1024  # bytes that are parsed between two checks of the queue
 _MAX_QUEUED_BYTES = 64 * 1024  # of request bodies in the queue
 _METHODS = {method.encode(): method for method in ("GET", "HEAD", "POST")}
-_BAD_FRAMING = Fault("invalid", "the request body is not framed as HTTP requires", 400)
+_BAD_FRAMING = Fault("invalid", "the chunks or trailers of the request body are not valid HTTP, or are too long", 400)
 
 
 def _discard_bytes(_: bytes) -> None:

@@ -257,7 +257,7 @@ class DeviceLogin:
                 case "expired_token":
                     break
                 case "access_denied":
-                    raise CredentialFault("the login was declined in the browser.")
+                    raise CredentialFault("the login was declined in the browser. Run `dragoman auth login kiro`.")
                 case _ if refusal.status < 500:
                     raise CredentialFault(f"the sign-in service refused the login: {refusal.message}")
         raise CredentialFault("the code expired before the login was confirmed. Run `dragoman auth login kiro` again.")
