@@ -92,9 +92,8 @@ def _stream(dragoman: Any, data: bytes, source: str, target: str, options: dict[
     except dragoman.DragomanError as error:
         return _error(error)
     if _without_words and stream.error is not None:
-        out = out.replace(
-            json.dumps(stream.error.fault.message, ensure_ascii=False)[1:-1].encode("utf-8", "replace"), b""
-        )
+        message = json.dumps(stream.error.fault.message, ensure_ascii=False)[1:-1].encode("utf-8", "replace")
+        out = _without_frames(out, message) if out[:1] == b"\0" else out.replace(message, b"")
         return [out, stream.error.fault.kind, _notes(stream.notes)]
     return [out, str(stream.error), _notes(stream.notes)]
 

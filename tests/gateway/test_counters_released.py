@@ -190,7 +190,9 @@ def test_s2_an_unfinished_frame_is_counted(dialect: str, client: str, tmp_path: 
             clients.append(stack.enter_context(StreamClient(harness, path, {**body, "model": f"m{number}"})))
             wait_until(lambda least=number + 1: load.response_bytes >= least * FRAME)
         status, _, answered = harness.request(path, {**body, "model": "m3"})
-        assert (status, b"running responses need" in answered) == (529 if client == "anthropic" else 503, True), answered
+        assert (status, b"running responses need" in answered) == (529 if client == "anthropic" else 503, True), (
+            answered
+        )
         assert load.response_bytes < 3 * FRAME + FRAME // 2
         for each in clients:
             each.leave()
