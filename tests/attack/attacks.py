@@ -315,7 +315,7 @@ async def poisoned_connections(target: Target) -> None:
             while True:
                 _, body, _ = await exchange(reader, writer, request_bytes("poisoned", model="to-poison"))
                 target.got["answers"] += 1
-                target.got["answers that belong to another request"] += b"nobody asked" in body
+                target.got["answers that belong to another request"] += b"response to no request" in body
         finally:
             writer.close()
 

@@ -19,7 +19,7 @@ import json
 import sys
 from collections.abc import Iterator
 
-STRAY = "an answer that nobody asked for"
+STRAY = "a response to no request"
 _LETTERS = "abcdefghij " * 100
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 

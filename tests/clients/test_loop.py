@@ -113,6 +113,6 @@ def test_a_client_that_could_not_be_installed_fails_with_the_reason(
         install.installed_path("gemini")
 
 
-def test_a_name_that_nobody_has_is_refused() -> None:
-    with pytest.raises(KeyError, match="no client is called 'nobody'"):
-        select_clients(["nobody"])
+def test_an_unknown_client_name_is_refused() -> None:
+    with pytest.raises(KeyError, match="no client is called 'unknown'"):
+        select_clients(["unknown"])

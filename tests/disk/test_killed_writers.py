@@ -227,7 +227,7 @@ def test_processes_that_race_for_one_rotating_token_lose_none(home: Nursery, sto
             statuses = [each.status for each in simulator.requests if each.path == "/refreshToken"]
             seen += [set(words) for words in told["said"]]
     assert set(statuses) == {200}
-    assert len(set.union(*seen)) < sum(map(len, seen)), "nobody took up what another had refreshed"
+    assert len(set.union(*seen)) < sum(map(len, seen)), "no writer continued what another had refreshed"
     assert json.loads(told["found"][0])[1] == f"renewed {given[-1]}"
 
 

@@ -75,7 +75,7 @@ class ChaosClients:
                 raise NoResponse(f"{client}: {parsed.error or 'no end'}")
             others = {word for word in parsed.text.split() if word.startswith("mark")} - {mark}
             if others or parsed.text.count(mark) != 12:
-                raise WrongResponse(f"{client} asked with {mark} and heard {parsed.text!r}")
+                raise WrongResponse(f"{client} sent {mark} and received {parsed.text!r}")
             self.answered += 1
 
 

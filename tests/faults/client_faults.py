@@ -314,7 +314,7 @@ def expecting(case: Case) -> None:
             sock.sendall(head.replace(b"100-continue", b"magic") + b"\r\n\r\n" + body)
             response = read_response(sock, time.monotonic(), PROBE_TIMEOUT)
             if response.status not in (200, 417, 400):
-                raise WrongResponse(f"{response.status} for an expectation that nobody knows")
+                raise WrongResponse(f"{response.status} for an unknown expectation")
         check_settled(harness, tasks, 3)
 
 

@@ -28,7 +28,7 @@ from tests.faults.row import FaultRow
 from tests.faults.runner import Case, Pair, ProbeResult, run_probes, same_probes
 
 QUICKLY = "timeouts.dns = 0.4\ntimeouts.connect = 0.4\ntimeouts.tls = 0.4"  # test_faults.py checks the defaults
-NOBODY = "https://api.nowhere.test"
+UNKNOWN_HOST = "https://api.nowhere.test"
 
 
 def stream_and_whole(label: str, **more: Any) -> list[Probe]:
@@ -118,7 +118,7 @@ def rebinding(case: Case) -> None:
             with suppress(TimeoutError):
                 received.append(thief.accept()[0].recv(10))
             if received:
-                raise WrongResponse("somebody connected to the address that was refused")
+                raise WrongResponse("a connection was made to the refused address")
     with case.probe("it connects to what was checked"):
         _used_as_checked()
 
@@ -140,7 +140,7 @@ def _used_as_checked() -> None:
     async def main() -> None:
         client = HttpClient()
         with suppress(ConnectFailed):
-            await client.open(NOBODY, HttpRequest("POST", "/", body=b"{}"))
+            await client.open(UNKNOWN_HOST, HttpRequest("POST", "/", body=b"{}"))
         await client.aclose()
 
     with patch.object(connecting, "resolve", resolve), patch.object(connecting, "_attempt", attempt):
@@ -244,13 +244,13 @@ ROWS = [
         3,
         "DNS: no such name",
         "an error",
-        named(_no_such_name, lambda: stream_and_whole("it", url=NOBODY, may="error", asked=0)),
+        named(_no_such_name, lambda: stream_and_whole("it", url=UNKNOWN_HOST, may="error", asked=0)),
     ),
     FaultRow(
         4,
         "DNS hangs",
         "a timeout error at the deadline",
-        named(_silence, lambda: stream_and_whole("it", url=NOBODY, may="error", within=0.4, asked=0), QUICKLY),
+        named(_silence, lambda: stream_and_whole("it", url=UNKNOWN_HOST, may="error", within=0.4, asked=0), QUICKLY),
     ),
     FaultRow(5, "DNS flips to another address", "refused; one look-up, and just that is connected to", rebinding),
     FaultRow(6, "TLS: expired", "an error; no byte was sent", secured(lambda it: it.server("localhost", expired=True))),

@@ -232,7 +232,7 @@ _PIPE = 64 * 1024  # the kernel's buffer of a pipe
 def blocked_log(case: Case) -> None:
     """Standard error is a pipe that is not read: requests continue."""
     simulator = Simulator(case.pair.upstream, script=parse_script('then = "last"\n[[turn]]\ntext = "fine"\n'))
-    with case.probe("a pipe that nobody reads"), check_no_leaks(), run_servers([simulator]):
+    with case.probe("a pipe without a reader"), check_no_leaks(), run_servers([simulator]):
         text = configuration([(case.pair.upstream, simulator.url)])
         with served(case.folder, text, log=False) as process, WakeupDelay() as lag:
             count = 300  # lines of about 500 bytes

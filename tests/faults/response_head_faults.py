@@ -111,7 +111,7 @@ def redirected(case: Case) -> None:
         ]
         run_probes(lambda _: probes)(case)
         watcher.join()
-    with case.probe("nobody went there"):
+    with case.probe("the redirect is not followed"):
         if came:
             raise WrongResponse(f"it was followed: {came[0][:80]!r}")
 
@@ -223,7 +223,7 @@ ROWS = [
     FaultRow(
         16, "429 with every Retry-After", "429 at once, with a sensible retry-after", run_probes(_rate_limited, few=14)
     ),
-    FaultRow(17, "a redirect", "an error; nobody goes there", redirected),
+    FaultRow(17, "a redirect", "an error; the redirect is not followed", redirected),
     FaultRow(18, "200 with a wrong content type", "the answer, or an error", run_probes(_odd_types, few=6)),
     FaultRow(19, "100 and 103 before the answer", "the answer", run_probes(_interim)),
     FaultRow(20, "a head of 200 KiB", "an error; 20 KiB pass", run_probes(_long_head, few=4)),
@@ -244,7 +244,7 @@ ROWS = [
     FaultRow(
         25,
         "content-length smaller than the body",
-        "an error; the rest is nobody's answer",
+        "an error; the rest belongs to no response",
         run_probes(_too_short_a_length),
     ),
     FaultRow(

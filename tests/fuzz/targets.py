@@ -156,7 +156,9 @@ def answer(dialect: Dialect, data: bytes) -> None:
     told = [*frames.feed(answer.feed(data) + answer.close()), *frames.close()]
     broken = [each for each in client.codec.stream_breaches(told) if not each.rule.endswith(_UNSAID)]
     if broken:
-        raise BrokenPromise(f"what {client.name} is told by {dialect.name} breaks its rules: {broken!r}")
+        raise BrokenPromise(
+            f"the {client.name} response translated from {dialect.name} breaks the rules of {client.name}: {broken!r}"
+        )
 
 
 def _other_end(data: bytes) -> Dialect:

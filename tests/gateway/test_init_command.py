@@ -172,7 +172,7 @@ def test_models_shows_known_context_windows_and_invents_none(home: UserHome) -> 
     assert "1M" in page
     only = json.loads(home.run("models", "--json", "--upstream", "sim", "--config", str(file)).stdout)
     assert {row["upstream"] for row in only["models"]} == {"sim"}
-    assert home.run("models", "--upstream", "nobody", "--config", str(file)).returncode == 2
+    assert home.run("models", "--upstream", "unknown", "--config", str(file)).returncode == 2
 
 
 def test_the_sdks_read_the_same_figures_from_the_gateway(home: UserHome, figures: ServeProcess) -> None:

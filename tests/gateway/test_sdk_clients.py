@@ -182,7 +182,7 @@ def test_models_are_listed_in_both_shapes(harness: GatewayHarness) -> None:
         assert [model.id for model in other.models.list()] == [f"to-{name}" for name in UPSTREAMS]
         assert other.models.retrieve("to-openai").id == "to-openai"
         with pytest.raises(openai.NotFoundError):
-            other.models.retrieve("nobody")
+            other.models.retrieve("unknown")
 
 
 def test_tokens_are_counted_by_an_upstream_with_a_count_endpoint(harness: GatewayHarness) -> None:

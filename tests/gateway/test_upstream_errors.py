@@ -128,9 +128,9 @@ def test_the_error_for_a_too_long_conversation_has_both_lengths(tmp_path: Path) 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_refused_connection_causes_a_fallback(stream: bool, tmp_path: Path) -> None:
-    with socket.socket() as nobody, running_simulator("openai") as simulator:
-        nobody.bind(("127.0.0.1", 0))
-        text = upstream_config("down", "anthropic", f"http://127.0.0.1:{nobody.getsockname()[1]}")
+    with socket.socket() as closed_port, running_simulator("openai") as simulator:
+        closed_port.bind(("127.0.0.1", 0))
+        text = upstream_config("down", "anthropic", f"http://127.0.0.1:{closed_port.getsockname()[1]}")
         text += upstream_config("up", "openai", simulator.url)
         text += '[[routes]]\nmatch = "m"\nupstream = "down"\nfallbacks = ["up/other"]\n'
         with start_gateway(text, tmp_path) as harness:

@@ -104,7 +104,7 @@ ANTHROPIC_HARMLESS: dict[str, Stream] = {
     "as it should be": A_GOOD,
     "no event lines": [("", data) for _, data in A_GOOD],
     "pings and unknown events": [A_START, _a("ping"), *_a_text(), _a("x_news", a=1), *_a_call(), *A_END],
-    "an end told twice": [A_START, *_a_text(), _a("content_block_stop", index=0), *_a_call(), *A_END],
+    "an end sent twice": [A_START, *_a_text(), _a("content_block_stop", index=0), *_a_call(), *A_END],
     "the stop before the last end": [A_START, *_a_text(), *_a_call()[:2], A_STOP, *_a_call()[2:], _a("message_stop")],
     "a second reason": [A_START, *_a_text(), *_a_call(), A_STOP, _a("message_delta", delta={"stop_reason": "end_turn"}), A_END[1]],
     "odd figures": [A_START, *_a_text(), *_a_call(), _a("message_delta", delta={"stop_reason": "tool_use"}, usage={"output_tokens": "9"}), A_END[1]],
@@ -150,7 +150,7 @@ OPENAI_HARMLESS: dict[str, Stream] = {
     "no [DONE]": [O_ROLE, O_TEXT, _o_call(), O_END[0]],
     "no index": [O_ROLE, O_TEXT, _o_call(None), *O_END],
     "an id in every piece": [O_ROLE, O_TEXT, _o_call(0, "call_1", "read", '{"path":'), _o_call(0, "call_1", None, '"a"}'), *O_END],
-    "the call told once more": [O_ROLE, O_TEXT, _o_call(), _o_call(), *O_END],
+    "the call sent once more": [O_ROLE, O_TEXT, _o_call(), _o_call(), *O_END],
     "an empty name in later pieces": [O_ROLE, O_TEXT, _o_call(0, "call_1", "read", '{"path":'), _o_call(0, "", "", '"a"}'), *O_END],
     "odd figures": [O_ROLE, O_TEXT, _o_call(), O_END[0], _o(usage={"prompt_tokens": "many"}), O_DONE],
     "figures in the last frame": [O_ROLE, O_TEXT, _o_call(), _o({}, "tool_calls", usage={"prompt_tokens": 1, "completion_tokens": 2}), O_DONE],
@@ -233,8 +233,8 @@ RESPONSES_HARMLESS: dict[str, Stream] = {
     "an item added twice": [R_START, *_r_text(), *_r_call()[:1], *_r_call(), R_END],
     "an item done twice": [R_START, *_r_text(), *_r_call(), *_r_call()[-1:], R_END],
     "an empty output at the end": [R_START, *_r_text(), *_r_call(), _r_end()],
-    "a call told only at the end": [R_START, *_r_text(), R_END],
-    "a call told by deltas alone": [R_START, *_r_text(), *_r_call()[:2], _r_end()],
+    "a call sent only at the end": [R_START, *_r_text(), R_END],
+    "a call sent by deltas alone": [R_START, *_r_text(), *_r_call()[:2], _r_end()],
     "no end of the arguments": [R_START, *_r_text(), *_r_call()[:2], *_r_call()[3:], R_END],
     "another item id at the end": [R_START, *_r_text(), *_r_call()[:3], _r("output_item.done", output_index=1, item=_r_item("call_1", "fc_9")), R_END],
     "one id for all items": [R_START, *_r_call(0, "call_1", "x"), *_r_call(1, "call_2", "x"), _r_end()],
@@ -282,7 +282,7 @@ BEDROCK_BROKEN: dict[str, Stream] = {
 BEDROCK_HARMLESS: dict[str, Stream] = {
     "as it should be": [B_START, *_b_text(), *_b_call(), *B_END],
     "no metadata": [B_START, *_b_text(), *_b_call(), B_STOP],
-    "a stop told twice": [B_START, *_b_text(), *_b_call(), B_STOP, *B_END],
+    "a stop sent twice": [B_START, *_b_text(), *_b_call(), B_STOP, *B_END],
     "an unknown event": [B_START, *_b_text(), ("xNews", {"a": 1}), *_b_call(), *B_END],
     "odd figures": [B_START, *_b_text(), *_b_call(), B_STOP, ("metadata", {"usage": {"inputTokens": "1"}})],
 }
@@ -346,7 +346,7 @@ KIRO_HARMLESS: dict[str, Stream] = {
     "odd counts": [K_TEXT, *_k_call(), ("metadataEvent", {"tokenUsage": {"outputTokens": "9", "uncachedInputTokens": -1}})],
     "counts that are none": [K_TEXT, *_k_call(), ("metadataEvent", {"tokenUsage": 7, "stopReason": 3})],
     "odd ids": [("messageMetadataEvent", {"utteranceId": 5}), ("assistantResponseEvent", {"content": "Hello", "modelId": 7}), *_k_call(), K_END],
-    "a call told twice": [K_TEXT, *_k_call(), *_k_call(), K_END],
+    "a call sent twice": [K_TEXT, *_k_call(), *_k_call(), K_END],
 }  # fmt: skip
 
 BROKEN = {

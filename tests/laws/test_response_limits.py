@@ -262,7 +262,7 @@ OF_ONE: dict[str, dict[str, Callable[[str], Told]]] = {
         "thoughts": frames(
             {"type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": "@", "delta": "~W"}
         ),
-        "text told whole": frames({"type": "response.output_text.done", "output_index": "@", "text": "~W"}),
+        "text sent whole": frames({"type": "response.output_text.done", "output_index": "@", "text": "~W"}),
     },
     "anthropic": {
         "unknown": frames({"type": "odd_#", "words": "~W"}, kind="odd"),

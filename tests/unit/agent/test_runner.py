@@ -430,7 +430,7 @@ def test_trouble_on_the_wire_is_a_clear_sentence(script: str, words: str) -> Non
     assert calls(result.conversation) == []
 
 
-def test_nobody_at_the_address_is_a_clear_sentence() -> None:
+def test_a_refused_connection_is_a_clear_sentence() -> None:
     client = DialectClient("anthropic", HttpSender("http://127.0.0.1:1"), "m")
     result = AgentRunner(client).run("x")
     assert result.status == "error"

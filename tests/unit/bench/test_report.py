@@ -41,7 +41,7 @@ def test_a_bar_is_judged_by_the_median_of_the_rounds_own_ratios() -> None:
     assert report.missed(beside([0.7, 0.7, 0.1], [1.0, 1.0, 1.0]), ["A"], ()) == ["A against tensorzero: 0.70, bar 0.6"]
 
 
-def test_a_bar_that_nobody_measured_is_missed_unless_its_peer_is_absent() -> None:
+def test_an_unmeasured_bar_is_missed_unless_its_peer_is_absent() -> None:
     nothing = Results()
 
     assert report.missed(nothing, ["A"], ()) == ["A against tensorzero: not measured"]

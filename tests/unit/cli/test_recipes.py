@@ -146,7 +146,7 @@ def test_init_leaves_a_link_to_nowhere_alone(bare: Path) -> None:
 def test_a_file_that_may_not_be_run_is_told_apart_from_one_that_is_not_there(bare: Path) -> None:
     file = bare / "client"
     file.touch(mode=0o600)
-    for client, status in ((file, 126), (bare / "nobody", 127)):
+    for client, status in ((file, 126), (bare / "unknown", 127)):
         assert main(["run", str(client)]) == status
 
 

@@ -48,7 +48,7 @@ from tests.unit.dialects.bedrock_wire import (
     use,
 )
 
-NOBODY = Conversation("", ())
+EMPTY_REQUEST = Conversation("", ())
 
 
 def encoded(*events: Event) -> list[tuple[str, Any]]:
@@ -184,8 +184,8 @@ def test_media_in_a_reply_is_a_misuse() -> None:
 @given(events=strategies.events(choices=1))
 @settings(max_examples=60)
 def test_an_encoded_stream_breaks_no_rule(events: Events) -> None:
-    fitted = ResponseFilters(plan(DIALECT, DIALECT, NOBODY), BlockKeys.after(events)).feed(events)
-    encoder = DIALECT.codec.encoder(NOBODY, SYSTEM_ENVIRONMENT)
+    fitted = ResponseFilters(plan(DIALECT, DIALECT, EMPTY_REQUEST), BlockKeys.after(events)).feed(events)
+    encoder = DIALECT.codec.encoder(EMPTY_REQUEST, SYSTEM_ENVIRONMENT)
     data = b"".join(DIALECT.binding.encode_frame(payload) for payload in encoder.feed(fitted))
     found = DIALECT.codec.stream_breaches(list(EventStreamDecoder().feed(data)))
     # Arguments that began as an object and are none pass a stream unchanged (docs/decisions/content.md#d3); a failed

@@ -16,7 +16,7 @@ from dragoman.wire.http import HttpRequest, HttpResponse
 from tests.wrong_values import WRONG_VALUES
 
 RESPONSES = registry.get("responses")
-NOBODY = Conversation("", ())
+EMPTY_REQUEST = Conversation("", ())
 
 
 def broken(**body: Any) -> set[str]:
@@ -173,7 +173,7 @@ def test_streams_that_no_client_can_read(frames: list[Frame], rule: str) -> None
 
 def reply(**fields: Any) -> Any:
     body = {"id": "resp_1", "object": "response", "model": "m", "status": "completed", "output": [], **fields}
-    return RESPONSES.codec.parse_reply(jsonio.encode(body), NOBODY)
+    return RESPONSES.codec.parse_reply(jsonio.encode(body), EMPTY_REQUEST)
 
 
 def test_why_a_whole_reply_stopped() -> None:

@@ -132,7 +132,7 @@ async def test_a_connection_paused_at_its_last_bytes_serves_the_next_request(run
         assert server.connections == 1
 
 
-@pytest.mark.parametrize("pumping", [True, False], ids=["paused", "nobody reads"])
+@pytest.mark.parametrize("pumping", [True, False], ids=["paused", "no reader"])
 async def test_a_reply_that_is_not_read_holds_little_memory_and_stops_the_upstream(run: Run, pumping: bool) -> None:
     sent = 0
 
@@ -302,8 +302,8 @@ async def test_a_refused_connection_says_so(run: Run) -> None:
 
 async def test_a_name_that_is_none_says_so(run: Run) -> None:
     client = HttpClient()
-    with pytest.raises(ConnectFailed, match=r"nobody\.invalid:80"):
-        await client.open("http://nobody.invalid", POST)
+    with pytest.raises(ConnectFailed, match=r"unknown\.invalid:80"):
+        await client.open("http://unknown.invalid", POST)
     await client.aclose()
 
 

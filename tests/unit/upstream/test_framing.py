@@ -161,7 +161,7 @@ def test_a_half_closed_connection_still_gives_its_whole_answer(run: Run) -> None
     assert kept in (0, 1)  # the end may be read after ours
 
 
-def test_a_half_close_in_the_middle_of_a_request_that_nobody_reads_does_not_hang(run: Run) -> None:
+def test_a_half_close_in_the_middle_of_a_request_that_is_not_read_does_not_hang(run: Run) -> None:
     async def script(talk: ServerConnection) -> None:
         talk.writer.write_eof()
         await asyncio.sleep(50)

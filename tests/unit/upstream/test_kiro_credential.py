@@ -95,7 +95,7 @@ async def test_two_hundred_refusals_make_one_refresh(tmp_path: Path) -> None:
     assert len(service.calls) == 1
 
 
-async def test_a_storm_is_one_refresh_even_if_nobody_says_which_token_was_refused(tmp_path: Path) -> None:
+async def test_many_requests_share_one_refresh_without_the_token_that_was_refused(tmp_path: Path) -> None:
     service = SignInService(grant_tokens())
     subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch)
     await subject.sign(CHAT)
@@ -381,7 +381,7 @@ def signed(
     return asyncio.run(credential(store, (using or SignInService(grant_tokens())).fetch, **more).sign(request))
 
 
-def test_headers_name_us_and_nobody_else(tmp_path: Path) -> None:
+def test_headers_name_only_this_client(tmp_path: Path) -> None:
     store = write_store(tmp_path, expires_at=LIVE)
     asked = structs.replace(
         CHAT, headers=(("user-agent", "KiroIDE"), ("authorization", "Bearer the-clients"), ("accept", "x"))

@@ -210,7 +210,7 @@ class Clock:
 
 async def test_s5_one_refresh_is_shared_and_its_failure_told_at_once_for_longer_each_time(tmp_path: Path) -> None:
     """S5: the service was asked again every 5 s, and each call may take 15 s."""
-    service, clock = SignInService(lambda _: ConnectFailed("nobody listens")), Clock()
+    service, clock = SignInService(lambda _: ConnectFailed("connection refused")), Clock()
     login = credential(write_store(tmp_path), service.fetch, now=clock)
     failed = await asyncio.gather(*(login.sign(CHAT) for _ in range(5)), return_exceptions=True)
     assert all(isinstance(each, CredentialFault) and not each.is_permanent for each in failed)

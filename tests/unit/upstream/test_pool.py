@@ -417,7 +417,7 @@ async def script(talk: ServerConnection) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files as Linux does")
-async def test_nothing_stays_behind_and_nobody_gets_the_answer_of_another(run: Run) -> None:
+async def test_no_connection_leaks_and_no_response_goes_to_another_request(run: Run) -> None:
     outcomes: dict[str, int] = {}
     async with run_server(script) as server:
         files = sum(1 for _ in Path("/proc/self/fd").iterdir())

@@ -25,7 +25,7 @@ CALL = ApiRequest("generate", "anthropic.claude-v1:0", True, {"messages": []})
 
 
 @pytest.fixture(autouse=True)
-def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An environment without any credentials."""
     for name in (
         "AWS_ACCESS_KEY_ID",
