@@ -50,3 +50,11 @@ def test_every_decision_is_in_the_index_and_the_index_names_nothing_else() -> No
         (page.name, anchor) for page in folder.glob("*.md") for anchor in anchors(page) if re.fullmatch(r"d\d+", anchor)
     }
     assert {(page, anchor) for _, page, anchor in index} == written
+
+
+def test_classes_that_pages_for_engineers_name_exist() -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    classes = set(re.findall(r"^class (\w+)", source, re.MULTILINE))
+    for page in ("ARCHITECTURE.md", "CONTRIBUTING.md"):
+        named = set(re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)*)(?:\.\w+(?:\([^`]*\))?)?`", (ROOT / page).read_text()))
+        assert named - classes == set(), page
