@@ -57,4 +57,4 @@ def test_classes_that_pages_for_engineers_name_exist() -> None:
     classes = set(re.findall(r"^class (\w+)", source, re.MULTILINE))
     for page in ("ARCHITECTURE.md", "CONTRIBUTING.md"):
         named = set(re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)*)(?:\.\w+(?:\([^`]*\))?)?`", (ROOT / page).read_text()))
-        assert named - classes == set(), page
+        assert named - classes == {"Any"} & named, page  # `Any` is of typing
