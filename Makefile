@@ -94,6 +94,13 @@ spell: $(INSTALLED) $(CSPELL_INSTALLED) ## the spelling of the prose of PROSE; n
 messages: $(INSTALLED) ## write docs/messages.md: every message that a user can see
 	$(BIN)/python -m tests.messages
 
+.PHONY: screens tmux
+screens: $(INSTALLED) ## write tests/screens: what commands print at 80 and 120 columns; read the diff
+	$(BIN)/python -m tests.screens
+
+tmux: ## install tmux, in which `dragoman top` is tested, where apt-get can
+	@command -v tmux >/dev/null || apt-get install --yes --no-install-recommends tmux
+
 check-messages: $(INSTALLED)
 	$(BIN)/python -m tests.messages --check
 

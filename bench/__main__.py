@@ -156,7 +156,7 @@ class Bench:
                 await growth.linear(lane, self._upstream, self.results, progress)
                 fresh = self.makers[name](name)
                 try:
-                    await growth.held(fresh, self.results, progress)
+                    await growth.open_streams(fresh, self.results, progress)
                 finally:
                     fresh.stop()
             except (BadCell, WrongResponse, NotStarted, OSError) as error:
@@ -244,8 +244,8 @@ also writes the figures to build/bench/results.json.""",
     )
     parser.add_argument("--docs", action="store_true", help="write the figures into docs/performance.md, and its chart")
     chosen = parser.parse_args()
-    for given, known in ((chosen.only, PARTS), (chosen.peers, gateways.MAKERS)):
-        for name in given:
+    for names, known in ((chosen.only, PARTS), (chosen.peers, gateways.MAKERS)):
+        for name in names:
             if name not in known:
                 parser.error(f"unknown name {name!r}; known: {', '.join(known)}")
     return chosen

@@ -49,7 +49,7 @@ def exchange(name: str) -> Exchange:
             return [planned.client.codec.render_reply(reply, planned.original, SYSTEM_ENVIRONMENT)]
         translator = PassThrough(planned) if passes_frames(planned) else ResponseTranslator(planned)
         pieces = [translator.feed(read) for read in reads]
-        return pieces if translator.over else [*pieces, translator.close()]
+        return pieces if translator.is_over else [*pieces, translator.close()]
 
     return Exchange(translate_request, translate_response)
 

@@ -61,7 +61,7 @@ async def _ratio(
     results.figures.setdefault(name, {})[lane.name] = [large / small]
 
 
-async def held(gateway: Gateway, results: Results, progress: Callable[[str], None]) -> None:
+async def open_streams(gateway: Gateway, results: Results, progress: Callable[[str], None]) -> None:
     """Open streams and close them, several times: measure the memory of each, and the memory that stays afterwards."""
     scenario = replace(BY_NAME["C"], question="small", upstream="held", callers=STREAMS)
     port, raw = gateway.target(scenario)[0], request_bytes(gateway, scenario)

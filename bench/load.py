@@ -38,7 +38,7 @@ class LoadConnection(asyncio.Protocol):
         self.head = self.tail = b""
         self.left = -1  # bytes left of the body; -1: the head is not complete; -2: the body is chunked
         self.size = 0
-        self.over = False
+        self.is_over = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -85,11 +85,11 @@ class LoadConnection(asyncio.Protocol):
             self.end()
 
     def end(self) -> None:
-        self.over = True
+        self.is_over = True
         self.transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self.over:
+        if not self.is_over:
             self.counts.errors.append(f"the connection was closed during a response ({error})")
         self.done()
 
@@ -139,7 +139,7 @@ class RunningLoad:
     def abort(self) -> None:
         """Close all connections at once."""
         for caller in self.callers:
-            caller.over = True
+            caller.is_over = True
             caller.transport.abort()  # type: ignore[attr-defined]
 
 
@@ -170,6 +170,6 @@ async def flowing(port: int, raw: bytes, streams: int) -> RunningLoad:
     running = RunningLoad(port, raw, streams, lambda: False)
     await running.start()
     until = time.perf_counter() + MAX_WAIT
-    while any(not caller.size and not caller.over for caller in running.callers) and time.perf_counter() < until:
+    while any(not caller.size and not caller.is_over for caller in running.callers) and time.perf_counter() < until:
         await asyncio.sleep(0.02)
     return running

@@ -70,6 +70,7 @@ def exchange() -> Walk:
         running_simulator("kiro", script=parse_script(_SCRIPT)) as simulator,
         start_gateway(upstream_config("one", "kiro", simulator.url), Path(folder)) as harness,
     ):
+        harness.running.gateway.log.configure("json", "info")  # the usual level
         for _ in range(3):
             status, _, body = harness.request("/v1/messages", raw)
             assert status == 200 and b"tool_use" in body, body

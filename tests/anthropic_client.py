@@ -65,7 +65,7 @@ def _append_delta(block: dict[str, Any], delta: dict[str, Any]) -> None:
     if (block["type"], delta["type"]) == ("thinking", "signature_delta"):
         block["signature"] = delta["signature"]
     elif (block["type"], delta["type"]) in _DELTAS:
-        given, field = _DELTAS[block["type"], delta["type"]]
-        block[field] += delta[given]
+        block_field, field = _DELTAS[block["type"], delta["type"]]
+        block[field] += delta[block_field]
     else:
         pytest.fail(f"a {delta['type']} in a block of the type {block['type']}")

@@ -44,7 +44,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that is a coroutine with its fixture `run`, or else with `asyncio.run`."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    given: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    arguments: dict[str, Any] = {
+        name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters
+    }
     run: Any = pyfuncitem.funcargs.get("run", asyncio.run)
-    run(pyfuncitem.obj(**given))
+    run(pyfuncitem.obj(**arguments))
     return True

@@ -2,7 +2,9 @@
 
 The collector reads the syntax trees of all modules of the package, so it needs no list of modules or helper functions. A
 message is a string literal that looks like a sentence: an argument of an exception, of a note, of a logger, of argparse's
-`help`, or any other text. Placeholders of f-strings are shown in braces. `--check` compares the page with the sources.
+`help`, a row of a table of rules, or any other text. What is compared, phrases of services (constants whose name ends
+with PHRASE or PHRASES), members of an Enum, types, paths, media types and lines of HTTP are no messages. Placeholders of
+f-strings are shown in braces. `--check` compares the page with the sources.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "messages.md"
 HEAD = """# Messages
 
-Every message that a user can see, by module: errors, notes, log lines, help texts and output of commands.
+Every message that a user can see, by module: errors, notes, rules, log lines, help texts and output of commands.
 Words in braces are filled in at run time. `python -m tests.messages` writes this page from the sources.
 """
 
@@ -31,15 +33,17 @@ _PATTERN_FUNCTIONS = frozenset(
     {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
 )
 _RULE = re.compile(r"[a-z_0-9]+(?:\.[a-z_0-9]+)+")
+_RULE_ROW = re.compile(r"^[\w.]+ \| \w+ \| (?:error|advice) \| (.+)$", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z][a-z']+")
 _NO_PROSE = re.compile(
-    r"^\s*[<\[(\\]|\(\?|^[A-Z_]+$|^[\w.-]+/[\w.;=-]+(?:, |$)|^(?:SELECT|UPDATE|INSERT|CREATE|PRAGMA|BEGIN)\b"
+    r"^\s*(?:\{\w+\})?[<\[(\\]|\(\?|^[A-Z_]+$|^[\w.+-]+/[\w.+-]+(?:[;,] |$)|<\||\r\n|^\w+=\S+;"
+    r"|^(?:SELECT|UPDATE|INSERT|CREATE|PRAGMA|BEGIN|Bearer)\b"
 )
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message: the module that holds it, its kind (error, note, log, help or text), and its words."""
+    """One message: the module that holds it, its kind (error, note, rule, log, help or text), and its words."""
 
     module: str
     kind: str
@@ -81,6 +85,9 @@ class _Collector:
     def walk(self, node: ast.AST, kind: str = "text") -> None:
         """Add the messages below a node."""
         match node:
+            case ast.Constant(value=str(words)) if _RULE_ROW.search(words):
+                for sentence in _RULE_ROW.findall(words):
+                    self._add("rule", sentence)
             case ast.Constant(value=str(words)):
                 self._add(kind, words)
             case ast.JoinedStr():
@@ -90,6 +97,12 @@ class _Collector:
                         self.walk(part.value, kind)
             case ast.Call():
                 self._walk_call(node, kind)
+            case ast.ClassDef(bases=[ast.Name(id="Enum")]) | ast.FunctionDef(name="__repr__"):
+                return
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)) if name.endswith(
+                ("_PHRASE", "_PHRASES")
+            ):
+                return
             case _:
                 for child in _children(node):
                     self.walk(child, kind)
@@ -103,7 +116,7 @@ class _Collector:
             return
         kind = self._kind(call) or around
         self.walk(call.func, around)
-        for argument in call.args:
+        for argument in call.args[_last_name(call.func) == "cast" :]:  # The first argument of `cast` is a type.
             self.walk(argument, kind)
         for keyword in call.keywords:
             self.walk(keyword.value, "help" if keyword.arg in _HELP_KEYWORDS and kind != "error" else kind)
@@ -124,14 +137,16 @@ class _Collector:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the children of a node without its docstring and annotations."""
+    """Yield the children of a node without its docstring, annotations, and strings that it compares or uses as paths."""
     body = getattr(node, "body", None)
     skipped: list[object] = []
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and isinstance(body, list):
         is_text = body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
         skipped = body[:1] if is_text else []
     if isinstance(node, ast.AnnAssign):
-        skipped.append(node.annotation)
+        skipped += [node.annotation, node.value] if _last_name(node.annotation) == "TypeAlias" else [node.annotation]
+    if isinstance(node, ast.Compare) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)):
+        skipped += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.Constant)]
     for child in ast.iter_child_nodes(node):
         is_literal_type = isinstance(child, ast.Subscript) and _last_name(child.value) in ("Literal", "Annotated")
         if child not in skipped and not is_literal_type and not _is_bare_text(child):

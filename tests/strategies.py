@@ -139,7 +139,7 @@ _SEALS = (
     ("gemini", "signature"),
 )
 signatures: SearchStrategy[Signature] = st.builds(
-    lambda made, data: Signature(made[0], data, made[1]),
+    lambda origin, data: Signature(origin[0], data, origin[1]),
     st.sampled_from(_SEALS),
     st.sampled_from(("c2VhbA==", "bW9yZQ==")),
 )
@@ -153,8 +153,8 @@ _signatures = signatures.filter(
 
 
 def opaques(kinds: Sequence[str] = ("x_widget",)) -> SearchStrategy[Opaque]:
-    made = lambda family, kind, cache: Opaque(family, {"type": kind, "x_data": [1, None]}, kind, cache)  # noqa: E731
-    return st.builds(made, st.sampled_from(FAMILIES), st.sampled_from(kinds), maybe(caches))
+    make = lambda family, kind, cache: Opaque(family, {"type": kind, "x_data": [1, None]}, kind, cache)  # noqa: E731
+    return st.builds(make, st.sampled_from(FAMILIES), st.sampled_from(kinds), maybe(caches))
 
 
 media: SearchStrategy[Media] = st.one_of(
@@ -230,7 +230,7 @@ def tool_exchanges(draw: DrawFn) -> list[Message]:
         results.append(draw(st.sampled_from(results)))
     results = draw(st.permutations(results))
     cut = draw(st.integers(0, len(results))) if not draw(st.integers(0, 2)) else len(results)
-    said = draw(st.lists(plain_texts, max_size=1))
+    texts = draw(st.lists(plain_texts, max_size=1))
     before = draw(st.lists(spoken_texts | reasonings, max_size=1))
     between = (
         draw(st.lists(st.one_of(system_turns, user_turns, assistant_turns), max_size=1)) if cut < len(results) else []
@@ -238,7 +238,7 @@ def tool_exchanges(draw: DrawFn) -> list[Message]:
     return [
         Message("assistant", (*before, *calls)),
         *draw(st.lists(system_turns, max_size=1) if not draw(st.integers(0, 3)) else st.just([])),
-        Message("user", (*results[:cut], *said)),
+        Message("user", (*results[:cut], *texts)),
         *between,
         *([Message("user", tuple(results[cut:]))] if cut < len(results) else []),
     ]

@@ -46,13 +46,13 @@ class Server(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
-        self.held = b""
+        self.received = b""
 
     def data_received(self, data: bytes) -> None:
-        self.held += data
-        if not self.held.endswith(BODY):
+        self.received += data
+        if not self.received.endswith(BODY):
             return
-        path, self.held = self.held.split(b" ", 2)[1], b""
+        path, self.received = self.received.split(b" ", 2)[1], b""
         stream = HEAD % b"text/event-stream" + b"transfer-encoding: chunked\r\n\r\n"
         if path == b"/request":
             answer = b'{"text":"' + b"y" * SIZE + b'"}'

@@ -106,14 +106,14 @@ def translate_request(
     if model is not None and not model.strip():
         raise LocalMisuse("model: expected the name of a model, got nothing")
     client, upstream, settings = _parse_options(source, target, options)
-    asked = client.codec.parse_request(_unwrap(client, _decoded(body, MalformedRequest), model))
-    made = plan(client, upstream, asked, model=model, settings=settings)
-    if model is None and not asked.model.strip():
+    conversation = client.codec.parse_request(_unwrap(client, _decoded(body, MalformedRequest), model))
+    planned = plan(client, upstream, conversation, model=model, settings=settings)
+    if model is None and not conversation.model.strip():
         raise LocalMisuse(
             f"the {source} request names no model; give one with the option model (--model on the command line)"
         )
-    request = upstream.binding.wrap(made.call())
-    return Translated(request.body, list(made.notes), made, request.path, dict(request.headers))
+    request = upstream.binding.wrap(planned.call())
+    return Translated(request.body, list(planned.notes), planned, request.path, dict(request.headers))
 
 
 def _unwrap(client: Dialect, body: jsonio.Json, model: str | None) -> ApiRequest:
@@ -140,9 +140,9 @@ def translate_reply(
     `request` is the result of `translate_request`; it carries model, tools and names. Raises
     UpstreamViolation, naming the path, for a reply that breaks its own dialect.
     """
-    made = _plan_of(source, target, request, options)
-    raw, notes = translate_whole_reply(made, _encoded(body))
-    return Translated(raw, notes, made)
+    planned = _plan_of(source, target, request, options)
+    raw, notes = translate_whole_reply(planned, _encoded(body))
+    return Translated(raw, notes, planned)
 
 
 def stream_translator(
@@ -163,17 +163,17 @@ def _plan_of(source: str, target: str, request: Translated | None, options: dict
         return plan(client, upstream, Conversation("", ()), settings=settings)
     if not isinstance(request, Translated):
         raise LocalMisuse("request must be the result of translate_request")
-    made = request.plan
-    if (made.upstream.name, made.client.name) != (source, target):
+    planned = request.plan
+    if (planned.upstream.name, planned.client.name) != (source, target):
         raise LocalMisuse(
-            f"the request went from {made.client.name} to {made.upstream.name}: "
-            f"its response goes from {made.upstream.name} to {made.client.name}"
+            f"the request went from {planned.client.name} to {planned.upstream.name}: "
+            f"its response goes from {planned.upstream.name} to {planned.client.name}"
         )
     if not options:
-        return made
-    given = {**structs.asdict(made.settings), **options}
-    client, upstream, settings = _configured(made.client, made.upstream, given)
-    return plan(client, upstream, made.original, model=made.translated.model, settings=settings)
+        return planned
+    all_options = {**structs.asdict(planned.settings), **options}
+    client, upstream, settings = _configured(planned.client, planned.upstream, all_options)
+    return plan(client, upstream, planned.original, model=planned.translated.model, settings=settings)
 
 
 def _parse_options(client: str, upstream: str, options: dict[str, Any]) -> tuple[Dialect, Dialect, TranslationSettings]:

@@ -91,10 +91,10 @@ class _Concerned(dict[EventKind | frozenset[EventKind], tuple[int, ...]]):
         any_of = kinds if isinstance(kinds, frozenset) else frozenset({kinds})
         if not any_of.isdisjoint(BLOCK_STARTS):
             any_of |= {ev.BlockStarted}
-        self[kinds] = found = tuple(
+        self[kinds] = indices = tuple(
             [at for at, read in enumerate(self._reads) if read is None or not any_of.isdisjoint(read)]
         )
-        return found
+        return indices
 
 
 _concerned = lru_cache(maxsize=1024)(_Concerned)  # shared by all responses whose filters read the same kinds
@@ -188,8 +188,8 @@ class ResponseTranslator:
         "_reader",
         "_splitter",
         "fault",
+        "is_over",
         "notes",
-        "over",
         "progress",
         "quiet_chunks",
     )
@@ -217,13 +217,13 @@ class ResponseTranslator:
         self._lane: _Lane | None = None  # of the block of the last delta
         self._content = ContentDetector()
         self.progress = ResponseProgress()
-        self.over = False
+        self.is_over = False
         self.quiet_chunks = 0  # number of chunks without content
         self.fault: Fault | None = None
 
     def feed(self, chunk: bytes) -> bytes:
         """Translate a chunk of the upstream's bytes, cut anywhere; return the client's bytes."""
-        if self.over or self._reader.is_over:
+        if self.is_over or self._reader.is_over:
             return b""
         frames, lane = self._splitter.feed(chunk), self._lane
         # Fast path: the chunk is one delta, as most chunks are.
@@ -239,8 +239,8 @@ class ResponseTranslator:
         reader, has_content, failure = self._reader, False, None
         try:
             frames += incoming  # the frames before a malformed one are added, then it raises
-            if self._splitter.held != reader.buffered.size:
-                reader.buffered.set(self._splitter.held)
+            if self._splitter.buffered_bytes != reader.buffered.size:
+                reader.buffered.set(self._splitter.buffered_bytes)
         except DragomanError as error:
             failure = error
         at, count = 0, len(frames)
@@ -280,7 +280,7 @@ class ResponseTranslator:
 
     def ping(self) -> bytes:
         """Return a keep-alive frame for the client; empty if its dialect has none."""
-        payload = None if self.over else self._encoder.ping()
+        payload = None if self.is_over else self._encoder.ping()
         return b"" if payload is None else self._frame(payload)
 
     def _failed(self, error: DragomanError, out: list[bytes]) -> None:
@@ -290,7 +290,7 @@ class ResponseTranslator:
         """
         if isinstance(error, ClientFault):
             raise error
-        self.over, self.fault, self._lane = True, error.fault, None
+        self.is_over, self.fault, self._lane = True, error.fault, None
         out += map(self._frame, self._encoder.feed((self._masked(ev.Failed(error.fault)),)))
 
     def _add(self, step: ev.DecodedFrame, out: list[bytes]) -> None:
@@ -300,7 +300,7 @@ class ResponseTranslator:
             note_unread(self.notes, step)
             out.append(step.raw)
             return
-        if self.over:
+        if self.is_over:
             return
         events = self._filters.feed(step.events)
         is_delta = len(events) == 1 and type(events[0]) in _DELTAS
@@ -336,8 +336,8 @@ class ResponseTranslator:
         target, frame = self._encoder.lane(kind, key), self._frame
         if target is None:
             return None
-        before, found, after = frame(Payload(target.kind, target.before + _GAP + target.after)).partition(_GAP)
-        if not found or frame(Payload(target.kind, target.before + target.after)) != before + after:
+        before, gap, after = frame(Payload(target.kind, target.before + _GAP + target.after)).partition(_GAP)
+        if not gap or frame(Payload(target.kind, target.before + target.after)) != before + after:
             return None  # the frame depends on the text elsewhere
         candidates = (source.listener, *[watch.listener for watch in watches], target.listener)
         listeners = tuple([listener for listener in candidates if listener is not None])
@@ -360,9 +360,9 @@ class ResponseTranslator:
                 progress.has_content, progress.stop = True, progress.stop or event.stop
         last = events[-1] if events else None
         if isinstance(last, ev.Finished):
-            self.over = True
+            self.is_over = True
         elif isinstance(last, ev.Failed):
-            self.over, failed = True, self._masked(last)
+            self.is_over, failed = True, self._masked(last)
             self.fault = failed.fault
             events = events if failed is last else (*events[:-1], failed)
         return events

@@ -153,26 +153,26 @@ class Plan(Struct, frozen=True):
 def plan(
     client: Dialect,
     upstream: Dialect,
-    asked: Conversation,
+    conversation: Conversation,
     *,
     model: str | None = None,
     settings: TranslationSettings | None = None,
 ) -> Plan:
     """Fit a client's request to an upstream. Raises Unrepresentable (docs/decisions/content.md#d9)."""
-    has_content, is_foreign = bool(asked.messages or asked.system), client.codec.family != upstream.codec.family
-    if not has_content and not asked.server_state and asked.extra is not None and is_foreign:
+    has_content = bool(conversation.messages or conversation.system)
+    is_foreign = client.codec.family != upstream.codec.family
+    if not has_content and not conversation.server_state and conversation.extra is not None and is_foreign:
         raise Unrepresentable(_NO_QUESTION, at="messages")  # the content is in a field that only its family knows
     settings = settings or TranslationSettings()
     notes = Notes(refuse=settings.losses == "refuse")
-    sent = asked if model is None or model == asked.model else structs.replace(asked, model=model)
-    facts, makers = Facts(), list[MakeResponseFilter]()
-    tidy = asked.messages  # every reader returns the canonical form
+    sent = conversation if model is None or model == conversation.model else structs.replace(conversation, model=model)
+    facts, makers, canonical = Facts(), list[MakeResponseFilter](), conversation.messages  # readers return that form
     altered, noted, finds_calls = False, 0, False
     features: Features | None = None  # None: not computed since the last change
     pipeline = _pipeline(client, upstream, sent.model, settings)
     for each in pipeline.filters:
-        if each.answers is not None:
-            makers.append(each.answers)
+        if each.make_response_filter is not None:
+            makers.append(each.make_response_filter)
         if each.applies_to is not None:
             if each.applies_to and features is None:
                 features = facts.features(sent)
@@ -182,8 +182,8 @@ def plan(
         if changed is not sent:
             moved = changed.messages is not sent.messages or changed.system is not sent.system
             if moved and not each.keeps_canonical:
-                changed = to_canonical(changed, tidy)  # a filter may leave an empty text
-                tidy = changed.messages
+                changed = to_canonical(changed, canonical)  # a filter may leave an empty text
+                canonical = changed.messages
             sent, features = changed, None
         if len(notes) > noted:
             altered, noted = altered or not each.keeps_replies, len(notes)
@@ -194,7 +194,7 @@ def plan(
         raise Unrepresentable(_NO_QUESTION, at="messages")
     passes = not altered and not settings.reads_responses and pipeline.same_wire
     rest = passes and not notes, pipeline.same_wire, pipeline.keeps_frames, pipeline.traits
-    return Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings, passes, finds_calls, *rest)
+    return Plan(client, upstream, conversation, sent, tuple(notes), tuple(makers), settings, passes, finds_calls, *rest)
 
 
 class _Pipeline(Struct, frozen=True):

@@ -124,20 +124,20 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help=f"which: {', '.join(names)}; without one, all")
     parser.add_argument("--seconds", type=float, help="seconds that each attack lasts (15; 2 in the short form)")
     parser.add_argument("--short", action="store_true", help="a tenth of the size, for CI")
-    asked = parser.parse_args()
-    if unknown := set(asked.names) - set(names):
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(names):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    print(f"open files: {_FEW_FILES if asked.short else _FILES} for the gateway, {hard} for the attackers")
+    print(f"open files: {_FEW_FILES if arguments.short else _FILES} for the gateway, {hard} for the attackers")
     print(
         f"{'attack':22}{'right':>7}{'refused':>9}{'lost':>6}{'wrong':>7}{'p50 ms':>9}{'p99 ms':>9}{'MiB':>9}  the attackers got"
     )
     failed = False
     for attack in ATTACKS:
-        if asked.names and attack.__name__ not in asked.names:
+        if arguments.names and attack.__name__ not in arguments.names:
             continue
-        outcome = run(attack, asked.seconds or (2.0 if asked.short else 15.0), short=asked.short)
+        outcome = run(attack, arguments.seconds or (2.0 if arguments.short else 15.0), short=arguments.short)
         print(line(outcome), flush=True)
         for trouble in outcome.troubles():
             failed = True

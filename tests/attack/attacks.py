@@ -220,11 +220,11 @@ async def runaway_answers(target: Target) -> None:
 
     async def one(number: int) -> None:
         path, kind = kinds[number % len(kinds)]
-        asked = {**_CLIENTS[path](f"to-{kind}"), "stream": True}
-        asked["tools"] = _TOOLS[path]
+        body = {**_CLIENTS[path](f"to-{kind}"), "stream": True}
+        body["tools"] = _TOOLS[path]
         reader, writer = await target.connect("127.0.0.2")
         try:
-            writer.write(post(path, json.dumps(asked).encode()))
+            writer.write(post(path, json.dumps(body).encode()))
             last = b""
             while data := await reader.read(1 << 20):
                 last = (last + data)[-4000:]
@@ -332,9 +332,9 @@ async def doubtful_requests(target: Target) -> None:
             try:
                 writer.write(vector.raw + HIDDEN)
                 writer.write_eof()
-                said = await reader.read(-1)
-                target.got[f"{len(_STATUS.findall(said))} answers"] += 1
-                target.got["hidden requests that were served"] += said.count(b"HTTP/1.1 200")
+                response = await reader.read(-1)
+                target.got[f"{len(_STATUS.findall(response))} answers"] += 1
+                target.got["hidden requests that were served"] += response.count(b"HTTP/1.1 200")
                 target.left -= 1
             finally:
                 writer.close()

@@ -39,14 +39,14 @@ class ClientResults:
 
 def request_bytes(word: str, model: str = "to-echo", **more: object) -> bytes:
     """Return a streaming Anthropic request with a key, as HTTP bytes."""
-    asked: dict[str, object] = {
+    body: dict[str, object] = {
         "model": model,
         "max_tokens": 100,
         "stream": True,
         "tools": [_TOOL],
         "messages": [{"role": "user", "content": f"Say {word}"}],
     }
-    return post("/v1/messages", json.dumps({**asked, **more}).encode())
+    return post("/v1/messages", json.dumps({**body, **more}).encode())
 
 
 def post(path: str, body: bytes, *headers: str, key: str = KEY) -> bytes:
@@ -93,21 +93,21 @@ class GoodClient:
     def __init__(self, port: int, source: str = "127.0.0.1") -> None:
         self.seen = ClientResults()
         self._port, self._source = port, source
-        self._asked = 0
-        self._kept: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._count = 0
+        self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self) -> None:
         """Send one request and record the result."""
-        self._asked += 1
+        self._count += 1
         try:
             async with asyncio.timeout(PATIENCE):
-                await self._ask(fresh=self._asked % 2 == 0)
+                await self._ask(fresh=self._count % 2 == 0)
         except TimeoutError:
             self.seen.lost.append(f"no end within {PATIENCE:g} s")
-            self._kept = None
+            self._connection = None
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
             self.seen.lost.append(f"{type(error).__name__}: {error}")
-            self._kept = None
+            self._connection = None
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         source = (self._source, 0)
@@ -116,13 +116,13 @@ class GoodClient:
     async def _ask(self, *, fresh: bool) -> None:
         word = secrets.token_hex(12)
         began = time.monotonic()
-        kept = None if fresh else self._kept
-        reader, writer = kept or await self._connect()
+        connection = None if fresh else self._connection
+        reader, writer = connection or await self._connect()
         try:
             status, body, again = await exchange(reader, writer, request_bytes(word))
         except (ConnectionError, asyncio.IncompleteReadError) as error:
             # An idle keep-alive connection may be closed: then the client retries on a new one.
-            if kept is None or (isinstance(error, asyncio.IncompleteReadError) and error.partial):
+            if connection is None or (isinstance(error, asyncio.IncompleteReadError) and error.partial):
                 raise
             reader, writer = await self._connect()
             status, body, again = await exchange(reader, writer, request_bytes(word))
@@ -134,9 +134,9 @@ class GoodClient:
         else:
             self.seen.right += 1
         if again and not fresh:
-            self._kept = reader, writer
+            self._connection = reader, writer
         else:
             if not fresh:
-                self._kept = None
+                self._connection = None
             with suppress(OSError):
                 writer.close()

@@ -26,8 +26,8 @@ _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encodin
 
 def _chunk(delta: dict[str, object], index: int = 0, finish: str | None = None) -> bytes:
     choice = {"index": index, "delta": delta, "finish_reason": finish}
-    said = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
-    return b"data: " + json.dumps(said).encode() + b"\n\n"
+    document = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+    return b"data: " + json.dumps(document).encode() + b"\n\n"
 
 
 def _call(position: int, text: str, name: str = "") -> dict[str, object]:

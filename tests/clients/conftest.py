@@ -43,12 +43,12 @@ def _two(upstreams: tuple[str, ...], number: int) -> tuple[str, ...]:
 def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], SimulatedGateway]]:
     """A gateway for each upstream dialect, started when first asked for."""
     with ExitStack() as stack:
-        made: dict[str, SimulatedGateway] = {}
+        running: dict[str, SimulatedGateway] = {}
 
         def get(target: str) -> SimulatedGateway:
-            if target not in made:
-                made[target] = stack.enter_context(simulated_gateway(target, tmp_path_factory.mktemp("state")))
-            return made[target]
+            if target not in running:
+                running[target] = stack.enter_context(simulated_gateway(target, tmp_path_factory.mktemp("state")))
+            return running[target]
 
         yield get
 
@@ -60,10 +60,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     rows: list[tuple[str, ...]] = [HEADS]
     for outcome in ("passed", "failed"):
         for report in terminalreporter.getreports(outcome):
-            told = dict(report.user_properties)
-            if report.when == "call" and "client" in told:
+            properties = dict(report.user_properties)
+            if report.when == "call" and "client" in properties:
                 why = "pass" if report.passed else f"FAIL: {_reason(report)}"
-                rows.append((*(str(told.get(head, "-")) for head in HEADS[:-1]), why))
+                rows.append((*(str(properties.get(head, "-")) for head in HEADS[:-1]), why))
     if len(rows) > 1:
         widths = [max(len(row[at]) for row in rows) for at in range(len(HEADS) - 1)]
         terminalreporter.section("clients")

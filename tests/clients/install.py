@@ -58,9 +58,9 @@ def install(pin: str) -> str:
         else:
             _install_pip(pin, home)
     except (subprocess.SubprocessError, OSError) as error:
-        told = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
-        (home / "failed").write_text(f"{pin} could not be installed: {told[-2000:]}")
-        return str(told)
+        reason = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
+        (home / "failed").write_text(f"{pin} could not be installed: {reason[-2000:]}")
+        return str(reason)
     (home / "installed").write_text(_mark(pin))
     return ""
 
@@ -104,9 +104,9 @@ def lock(pin: str, uv: str) -> None:
         _run([NPM, "install", *flags, *_NPM_FLAGS], folder)
         _complete(folder / "package-lock.json")
         return
-    made = ("--output-file", "requirements.lock", "--upgrade", "--quiet", "--universal", "--python-version", "3.11")
+    options = ("--output-file", "requirements.lock", "--upgrade", "--quiet", "--universal", "--python-version", "3.11")
     plain = ("--generate-hashes", "--no-header", "--no-emit-index-url", "--no-emit-find-links")
-    _run([uv, "pip", "compile", "requirements.in", *made, *plain], folder)
+    _run([uv, "pip", "compile", "requirements.in", *options, *plain], folder)
 
 
 def _complete(path: Path) -> None:
@@ -130,11 +130,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=["all"], help="clients, or a set: quick, ci, all")
     parser.add_argument("--lock", metavar="UV", help="write the locks anew, with this uv")
-    given = parser.parse_args()
-    pins = sorted({client.pin for client in select_clients(given.names) if client.pin})
-    if given.lock:
+    arguments = parser.parse_args()
+    pins = sorted({client.pin for client in select_clients(arguments.names) if client.pin})
+    if arguments.lock:
         for pin in pins:
-            lock(pin, str(Path(given.lock).resolve()))
+            lock(pin, str(Path(arguments.lock).resolve()))
         return 0
     failed = 0
     with ThreadPoolExecutor(2) as pool:  # the network and the unpacking take turns

@@ -60,13 +60,13 @@ class ToolLoop(CommandResult):
 
     token: str
     proof: str
-    asked: list[ReceivedRequest]
+    requests: list[ReceivedRequest]
     log: str
 
     def wrong(self, client: Client) -> str:
         """What was not as it must be; nothing if all was."""
-        told = self.asked_with_the_token
-        statuses = [each.status for each in self.asked]
+        with_token = self.requests_with_token
+        statuses = [each.status for each in self.requests]
         if self.code != 0:
             return f"exit {self.code}: {_last(self.err or self.out)}"
         if self.proof != f"{self.token}\n" * client.loops:
@@ -75,13 +75,13 @@ class ToolLoop(CommandResult):
             return f"the answer does not quote the tool's result: {_last(self.out)}"
         if statuses != [200] * (client.calls * client.loops):
             return f"the upstream answered {statuses}, not {client.calls * client.loops} calls with 200"
-        if told != client.loops:
-            return f"{told} upstream calls carry the tool's result, not {client.loops}"
+        if with_token != client.loops:
+            return f"{with_token} upstream calls carry the tool's result, not {client.loops}"
         return ""
 
     @property
-    def asked_with_the_token(self) -> int:
-        return sum(self.token.encode() in each.body for each in self.asked)
+    def requests_with_token(self) -> int:
+        return sum(self.token.encode() in each.body for each in self.requests)
 
     def keep(self, client: Client, target: str) -> Path:
         """Write the requests, responses and logs of a failed run to a folder, to find the cause."""
@@ -90,7 +90,7 @@ class ToolLoop(CommandResult):
         folder.mkdir(parents=True)
         for name, text in (("out.txt", self.out), ("err.txt", self.err), ("gateway.log", self.log)):
             (folder / name).write_text(text)
-        for number, each in enumerate(self.asked):
+        for number, each in enumerate(self.requests):
             (folder / f"upstream-{number}-{each.status}.json").write_bytes(each.body)
         return folder
 
@@ -113,7 +113,7 @@ def run_tool_loop(client: Client, here: SimulatedGateway, folder: Path) -> ToolL
         **vars(done),
         token=token,
         proof=proof.read_text() if proof.exists() else "",
-        asked=here.simulator.requests[-count:] if count else [],
+        requests=here.simulator.requests[-count:] if count else [],
         log=here.harness.text[logged:],
     )
 
@@ -126,13 +126,13 @@ def run(client: Client, here: SimulatedGateway, folder: Path, token: str) -> Com
         "url": here.harness.url,
         "key": KEY,
         "model": client.model,
-        "prompt": _filled(client.prompt, {"token": token}),
+        "prompt": fill(client.prompt, {"token": token}),
         "home": str(home),
         "place": str(where),
     }
     for path, text in {"dragoman.toml": f"allow_literal_secrets = true\n{here.config}", **client.files}.items():
         (home / path).parent.mkdir(parents=True, exist_ok=True)
-        (home / path).write_text(_filled(text, names))
+        (home / path).write_text(fill(text, names))
     environ = {
         "HOME": str(home),
         "PATH": os.environ["PATH"],
@@ -141,20 +141,21 @@ def run(client: Client, here: SimulatedGateway, folder: Path, token: str) -> Com
         "NO_COLOR": "1",
         "AWS_EC2_METADATA_DISABLED": "true",
         **{f"LOOP_{name.upper()}": names[name] for name in ("url", "key", "model", "prompt")},
-        **{name: _filled(value, names) for name, value in client.environ.items()},
+        **{name: fill(value, names) for name, value in client.environ.items()},
     }
-    command = [_found(_filled(word, names), where) for word in client.command]
+    command = [find_program(fill(word, names), where) for word in client.command]
     for run_tool_loop in where.glob("package.json") if client.pin else ():
         for each in LOOPS.glob("*.mjs"):  # a module finds its packages from where it lies
             (run_tool_loop.parent / each.name).write_bytes(each.read_bytes())
-    return bounded(command, environ, work, _filled(client.stdin, names))
+    return bounded(command, environ, work, fill(client.stdin, names))
 
 
-def _filled(text: str, names: Mapping[str, str]) -> str:
+def fill(text: str, names: Mapping[str, str]) -> str:
+    """Return the text with `$name` replaced by the value of that name."""
     return Template(text).safe_substitute(names)
 
 
-def _found(word: str, where: Path) -> str:
+def find_program(word: str, where: Path) -> str:
     """A path under the installation, written out."""
     if not word.startswith(("node_modules/", "venv/")):
         return word

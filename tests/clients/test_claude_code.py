@@ -19,17 +19,17 @@ def claude(request: pytest.FixtureRequest) -> Iterator[Client]:
     yield request.param
 
 
-def asked(client: Client, here: SimulatedGateway, folder: Path) -> tuple[ToolLoop, Any]:
+def run_claude(client: Client, here: SimulatedGateway, folder: Path) -> tuple[ToolLoop, Any]:
     """A loop, and the first thing that the upstream was asked."""
     done = run_tool_loop(client, here, folder)
     assert not done.wrong(client), done.keep(client, "any")
-    return done, done.asked[0].json
+    return done, done.requests[0].json
 
 
 @pytest.fixture
 def words(claude: Client, gateways: Callable[[str], SimulatedGateway], tmp_path: Path) -> str:
     """What a system message in the middle says, as Claude Code sends it; the other fields are there too."""
-    _, sent = asked(claude, gateways("anthropic"), tmp_path)
+    _, sent = run_claude(claude, gateways("anthropic"), tmp_path)
     [message] = [message for message in sent["messages"] if message["role"] == "system"]
     assert sent["thinking"]["type"] == "adaptive" and sent["output_config"]["effort"]
     content = message["content"]
@@ -44,8 +44,8 @@ def test_a_system_message_in_the_middle_is_told_and_adaptive_thinking_absorbed(
     gateways: Callable[[str], SimulatedGateway],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    done, sent = asked(claude, gateways(service), tmp_path_factory.mktemp("other"))
-    body = done.asked[0].body.decode()
+    done, sent = run_claude(claude, gateways(service), tmp_path_factory.mktemp("other"))
+    body = done.requests[0].body.decode()
     assert words.splitlines()[0][:60] in body
     assert "output_config" not in sent and "thinking" not in sent and "context_management" not in body
     if service == "openai":

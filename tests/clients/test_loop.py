@@ -34,7 +34,7 @@ def test_a_tool_loop(
         done = run_tool_loop(client, gateways(target), tmp_path)
     except NotInstalled as error:
         pytest.fail(str(error), pytrace=False)
-    record_property("calls", len(done.asked))
+    record_property("calls", len(done.requests))
     record_property("seconds", f"{done.seconds:.1f}")
     if wrong := done.wrong(client):
         where = done.keep(client, target)

@@ -35,7 +35,7 @@ class Exchange(Struct, frozen=True):
     def settings(self) -> TranslationSettings:
         return TranslationSettings(**self.expected.get("settings", {"raw_tools": "off"}))
 
-    def asked(self, client: str = "openai") -> Conversation:
+    def conversation(self, client: str = "openai") -> Conversation:
         """The question as a client of this dialect has it: fields of Chat's own stay with Chat's clients."""
         body = {name: value for name, value in self.request.items() if name not in ("model", "stream")}
         conversation = UPSTREAM.codec.parse_request(
@@ -68,7 +68,7 @@ def outcome(reply: Reply) -> dict[str, Any]:
     blocks = reply.choices[0].blocks
     usage = reply.usage
     texts = [block for block in blocks if isinstance(block, Text)]
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "text": "".join(block.text for block in texts),
         "reasoning": "".join(block.text for block in blocks if isinstance(block, Reasoning)),
         "calls": [(call.id, call.name, json.loads(call.arguments)) for call in blocks if isinstance(call, ToolCall)],
@@ -77,16 +77,16 @@ def outcome(reply: Reply) -> dict[str, Any]:
     }
     if usage is not None:
         counts = (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning)
-        told["usage"] = dict(zip(("input", "output", "cache_read", "cache_write", "reasoning"), counts, strict=True))
-    return told
+        result["usage"] = dict(zip(("input", "output", "cache_read", "cache_write", "reasoning"), counts, strict=True))
+    return result
 
 
 def expected_outcome(expected: dict[str, Any]) -> dict[str, Any]:
     """The same of an expected file."""
     calls = [(call["id"], call["name"], json.loads(call["arguments"])) for call in expected["calls"]]
-    told = {"text": expected["text"], "reasoning": expected.get("reasoning", ""), "calls": calls}
-    told |= {"stop": expected["stop"], "sources": expected.get("sources", [])}
-    return told | ({"usage": expected["usage"]} if "usage" in expected else {})
+    result = {"text": expected["text"], "reasoning": expected.get("reasoning", ""), "calls": calls}
+    result |= {"stop": expected["stop"], "sources": expected.get("sources", [])}
+    return result | ({"usage": expected["usage"]} if "usage" in expected else {})
 
 
 def dialect_of(client: str) -> Dialect:

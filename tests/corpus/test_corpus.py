@@ -79,18 +79,18 @@ def pieces(data: bytes, seed: int) -> list[bytes]:
     return cut
 
 
-def told(exchange: Exchange, client: str, seed: int = 0) -> bytes:
+def client_stream(exchange: Exchange, client: str, seed: int = 0) -> bytes:
     """What a client gets for the answer, as bytes of a stream."""
-    made = plan(dialect_of(client), UPSTREAM, exchange.asked(client), settings=exchange.settings)
-    answer = ResponseTranslator(made, ENVIRONMENT)
+    planned = plan(dialect_of(client), UPSTREAM, exchange.conversation(client), settings=exchange.settings)
+    answer = ResponseTranslator(planned, ENVIRONMENT)
     assert exchange.stream is not None
     return b"".join([*map(answer.feed, pieces(exchange.stream, seed)), answer.close()])
 
 
-def heard(client: str, data: bytes, asked: Conversation) -> Reply:
+def read_by_client(client: str, data: bytes, conversation: Conversation) -> Reply:
     """What the client's own dialect reads in the bytes it got. Raises the fault of a stream that failed."""
-    spoken = dialect_of(client)
-    reader = StreamReader(spoken.binding.frame_decoder(), spoken.codec.decoder(asked, ENVIRONMENT))
+    dialect = dialect_of(client)
+    reader = StreamReader(dialect.binding.frame_decoder(), dialect.codec.decoder(conversation, ENVIRONMENT))
     events = [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
     check(events)
     return assemble_reply(events)
@@ -120,25 +120,25 @@ def sums(usage: dict[str, int]) -> tuple[int, int]:
 @pytest.mark.parametrize("exchange", ANSWERED)
 def test_an_answer_is_read_as_expected(exchange: Exchange) -> None:
     """The canonical outcome, exactly; a stream whole and cut between all its bytes."""
-    asked, right = exchange.asked(), expected_outcome(exchange.expected)
+    conversation, right = exchange.conversation(), expected_outcome(exchange.expected)
     if exchange.reply is not None:
-        made = plan(UPSTREAM, UPSTREAM, asked, settings=exchange.settings)
-        found = outcome(read_whole_reply(made, exchange.reply, ENVIRONMENT)[0])
+        planned = plan(UPSTREAM, UPSTREAM, conversation, settings=exchange.settings)
+        found = outcome(read_whole_reply(planned, exchange.reply, ENVIRONMENT)[0])
         assert found == right, exchange.vendor
         return
     for seed in (0, 1, 2):
-        made = plan(UPSTREAM, UPSTREAM, asked, settings=exchange.settings)
+        planned = plan(UPSTREAM, UPSTREAM, conversation, settings=exchange.settings)
         events: list[Event] = []
         assert exchange.stream is not None
         keys = BlockKeys()
         reader = StreamReader(
-            UPSTREAM.binding.frame_decoder(), UPSTREAM.codec.decoder(made.translated, ENVIRONMENT, keys)
+            UPSTREAM.binding.frame_decoder(), UPSTREAM.codec.decoder(planned.translated, ENVIRONMENT, keys)
         )
         for piece in pieces(exchange.stream, seed):
             events += [event for step in reader.feed(piece) for event in step.events]
         events += [event for step in reader.close() for event in step.events]
         check(events)
-        found = outcome(assemble_reply(ResponseFilters(made, keys).feed(tuple(events))))
+        found = outcome(assemble_reply(ResponseFilters(planned, keys).feed(tuple(events))))
         ids = [
             one[0] if other[0] == "*" else other[0] for one, other in zip(found["calls"], right["calls"], strict=True)
         ]
@@ -149,11 +149,13 @@ def test_an_answer_is_read_as_expected(exchange: Exchange) -> None:
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("exchange", STREAMED)
 def test_a_stream_reaches_every_client(exchange: Exchange, client: str) -> None:
-    asked = exchange.asked(client)
-    whole = told(exchange, client)
-    compare(exchange, client, heard(client, whole, asked))
+    conversation = exchange.conversation(client)
+    whole = client_stream(exchange, client)
+    compare(exchange, client, read_by_client(client, whole, conversation))
     for seed in (3, 4):
-        assert heard(client, told(exchange, client, seed), asked) == heard(client, whole, asked), exchange.vendor
+        assert read_by_client(client, client_stream(exchange, client, seed), conversation) == read_by_client(
+            client, whole, conversation
+        ), exchange.vendor
 
 
 @pytest.mark.parametrize("exchange", named(each for each in ALL if each.stream is not None))
@@ -161,52 +163,55 @@ def test_a_stream_that_passes_says_the_same(exchange: Exchange) -> None:
     """A Chat client of the same service, where bytes pass as they came."""
     if "settings" in exchange.expected:
         return  # nothing passes unread there
-    asked = exchange.asked()
+    conversation = exchange.conversation()
     assert exchange.stream is not None
     for seed in (0, 1, 5):
-        passing = PassThrough(plan(UPSTREAM, UPSTREAM, asked, settings=exchange.settings), ENVIRONMENT)
+        passing = PassThrough(plan(UPSTREAM, UPSTREAM, conversation, settings=exchange.settings), ENVIRONMENT)
         data = b"".join([*map(passing.feed, pieces(exchange.stream, seed)), passing.close()])
         if "error" in exchange.expected:
             assert passing.fault is not None and passing.fault.kind == exchange.expected["error"]["kind"]
             with pytest.raises(UpstreamFault, match=exchange.expected["error"]["message"]):
-                heard("openai", data, asked)
+                read_by_client("openai", data, conversation)
         else:
-            assert outcome(heard("openai", data, asked))["calls"] == expected_outcome(exchange.expected)["calls"]
+            assert (
+                outcome(read_by_client("openai", data, conversation))["calls"]
+                == expected_outcome(exchange.expected)["calls"]
+            )
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("exchange", named(each for each in ALL if each.reply and "error" not in each.expected))
 def test_a_whole_reply_reaches_every_client(exchange: Exchange, client: str) -> None:
-    spoken, asked = dialect_of(client), exchange.asked(client)
-    made = plan(spoken, UPSTREAM, asked, settings=exchange.settings)
+    dialect, conversation = dialect_of(client), exchange.conversation(client)
+    planned = plan(dialect, UPSTREAM, conversation, settings=exchange.settings)
     assert exchange.reply is not None
-    reply, _ = read_whole_reply(made, exchange.reply, ENVIRONMENT)
-    data = spoken.codec.render_reply(reply, asked, ENVIRONMENT)
-    if "streams_only" in spoken.codec.capabilities("m").traits:
-        compare(exchange, client, heard(client, data, asked))
+    reply, _ = read_whole_reply(planned, exchange.reply, ENVIRONMENT)
+    data = dialect.codec.render_reply(reply, conversation, ENVIRONMENT)
+    if "streams_only" in dialect.codec.capabilities("m").traits:
+        compare(exchange, client, read_by_client(client, data, conversation))
     else:
-        compare(exchange, client, spoken.codec.parse_reply(data, asked))
+        compare(exchange, client, dialect.codec.parse_reply(data, conversation))
 
 
 @pytest.mark.parametrize("exchange", FAILED)
 def test_a_failure_reaches_every_client(exchange: Exchange) -> None:
     error = exchange.expected["error"]
     for client in CLIENTS:
-        asked = exchange.asked(client)
-        made = plan(dialect_of(client), UPSTREAM, asked, settings=exchange.settings)
+        conversation = exchange.conversation(client)
+        planned = plan(dialect_of(client), UPSTREAM, conversation, settings=exchange.settings)
         if exchange.reply is not None:
             with pytest.raises((UpstreamFault, UpstreamViolation), match=error["message"]) as caught:
-                read_whole_reply(made, exchange.reply, ENVIRONMENT)
+                read_whole_reply(planned, exchange.reply, ENVIRONMENT)
             assert caught.value.fault.kind == error["kind"], exchange.vendor
             continue
         assert exchange.stream is not None
         for seed in (0, 1, 6):
-            answer = ResponseTranslator(made, ENVIRONMENT)
+            answer = ResponseTranslator(planned, ENVIRONMENT)
             data = b"".join([*map(answer.feed, pieces(exchange.stream, seed)), answer.close()])
             assert answer.fault is not None and answer.fault.kind == error["kind"], exchange.vendor
             assert error["message"] in answer.fault.message, exchange.vendor
-            spoken = dialect_of(client)
-            reader = StreamReader(spoken.binding.frame_decoder(), spoken.codec.decoder(asked, ENVIRONMENT))
+            dialect = dialect_of(client)
+            reader = StreamReader(dialect.binding.frame_decoder(), dialect.codec.decoder(conversation, ENVIRONMENT))
             events = [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
             assert isinstance(events[-1], Failed), f"{exchange.vendor} to {client}"
 
@@ -225,15 +230,15 @@ def test_a_refusal_is_read_as_expected(exchange: Exchange) -> None:
 @pytest.mark.parametrize("exchange", named(ALL))
 def test_the_request_of_every_client_dialect_says_the_same(exchange: Exchange, client: str) -> None:
     """The question, as a client of each dialect writes it, reaches the service with all it says."""
-    asked, spoken = exchange.asked(client), dialect_of(client)
-    model = "claude-sonnet-4.5" if client == "kiro" else asked.model
-    theirs = plan(UPSTREAM, spoken, exchange.asked(), model=model)  # the question in the client's words
-    written = spoken.binding.wrap(theirs.call())
-    call = spoken.binding.match(written)
+    conversation, dialect = exchange.conversation(client), dialect_of(client)
+    model = "claude-sonnet-4.5" if client == "kiro" else conversation.model
+    theirs = plan(UPSTREAM, dialect, exchange.conversation(), model=model)  # the question in the client's words
+    written = dialect.binding.wrap(theirs.call())
+    call = dialect.binding.match(written)
     assert call is not None, exchange.vendor
-    sent: Any = plan(spoken, UPSTREAM, spoken.codec.parse_request(call), model=asked.model).call().body
+    sent: Any = plan(dialect, UPSTREAM, dialect.codec.parse_request(call), model=conversation.model).call().body
     found = json.dumps(sent, ensure_ascii=False)
-    for words in said(exchange.request):
+    for words in texts_of(exchange.request):
         assert json.dumps(words, ensure_ascii=False)[1:-1] in found, f"{exchange.vendor}: {words!r}"
     assert calls(sent) == calls(exchange.request), exchange.vendor
     assert {tool["function"]["name"] for tool in sent.get("tools", ())} == {
@@ -241,7 +246,7 @@ def test_the_request_of_every_client_dialect_says_the_same(exchange: Exchange, c
     } | {name for name, _ in calls(exchange.request)}
 
 
-def said(request: dict[str, Any]) -> Iterable[str]:
+def texts_of(request: dict[str, Any]) -> Iterable[str]:
     for message in request["messages"]:
         content = message.get("content")
         if isinstance(content, str) and content:

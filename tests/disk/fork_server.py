@@ -70,9 +70,9 @@ def _killed(order: dict[str, Any]) -> dict[str, Any]:
     writer.first_word()
     time.sleep(order["after"])
     writer.kill()
-    said = writer.words()
+    reports = writer.words()
     found = Child(lambda say: say(kind.read(folder, order["url"]))).words()
-    return {"said": said, "found": found}
+    return {"said": reports, "found": found}
 
 
 def _raced(order: dict[str, Any]) -> dict[str, Any]:
@@ -84,19 +84,19 @@ def _raced(order: dict[str, Any]) -> dict[str, Any]:
         child.first_word()
         return child
 
-    children, said = [begin() for _ in range(order["race"])], []
+    children, reports = [begin() for _ in range(order["race"])], []
     for after in order["after"]:
         time.sleep(after)
         if order["kills"]:
             victim = children.pop(0)
             victim.kill()
-            said.append(victim.words())
+            reports.append(victim.words())
             children.append(begin())
     for child in children:
         os.kill(child.pid, signal.SIGTERM)
-        said.append(child.words())
+        reports.append(child.words())
     found = Child(lambda say: say(kind.read(folder, order["url"]))).words()
-    return {"said": said, "found": found}
+    return {"said": reports, "found": found}
 
 
 def _limited(order: dict[str, Any]) -> dict[str, Any]:

@@ -19,11 +19,12 @@ from typing import Any, TypeAlias
 
 from dragoman.cli import init
 from dragoman.errors import Fault, UpstreamFault
-from dragoman.gateway import breaker as breakers
+from dragoman.gateway import cooldown_file
 from dragoman.gateway.breaker import CircuitBreaker, CooldownScope
 from dragoman.gateway.config import build_config
 from dragoman.gateway.explain import RecordedMessage, RefusalLog, RefusalReport, encode_report
 from dragoman.gateway.layers import ConfigError
+from dragoman.gateway.model_lists import SavedModelList, read_model_list, write_model_list
 from dragoman.gateway.secrets import load_or_create_key
 from dragoman.http.client.client import HttpClient
 from dragoman.upstream.credentials import CredentialFault, make_fetch
@@ -80,15 +81,15 @@ def _failure(turn: int, index: int) -> tuple[CooldownScope, float, UpstreamFault
 
 
 def _cool(folder: Path, url: str, say: Report) -> None:
-    breakers._SAVE_DELAY = 0.0  # write as often as possible
+    cooldown_file._SAVE_DELAY = 0.0  # write as often as possible
 
     async def work() -> None:
         breaker = CircuitBreaker()
-        breakers.CooldownFile(folder / "state", breaker).load()
+        cooldown_file.CooldownFile(folder / "state", breaker).load()
         for turn in itertools.count():
             for index in range(SCOPES):
                 breaker.note_failure(*_failure(turn, index))
-            if (folder / "state" / breakers.COOLDOWN_FILE).exists():
+            if (folder / "state" / cooldown_file.COOLDOWN_FILE).exists():
                 say(f"turn {turn}")
             await asyncio.sleep(0.001)
 
@@ -98,10 +99,10 @@ def _cool(folder: Path, url: str, say: Report) -> None:
 def _cool_once(folder: Path, url: str, say: Report) -> None:
     async def work() -> None:
         breaker = CircuitBreaker()
-        kept = breakers.CooldownFile(folder / "state", breaker)
-        kept.load()
+        saved = cooldown_file.CooldownFile(folder / "state", breaker)
+        saved.load()
         breaker.note_failure(*_failure(0, 0))
-        await kept.aclose()
+        await saved.aclose()
         say("no trouble")
 
     asyncio.run(work())
@@ -109,17 +110,41 @@ def _cool_once(folder: Path, url: str, say: Report) -> None:
 
 def _read_cooldowns(folder: Path, url: str) -> str:
     breaker = CircuitBreaker()
-    breakers.CooldownFile(folder / "state", breaker).load()
-    return json.dumps([kept.why for kept in breaker.saved_cooldowns()])
+    cooldown_file.CooldownFile(folder / "state", breaker).load()
+    return json.dumps([cooldown.why for cooldown in breaker.saved_cooldowns()])
+
+
+# --- lists of models
+
+
+def _list_of_turn(turn: int) -> SavedModelList:
+    return SavedModelList("service", float(turn), [(f"turn-{turn}-{index}", turn, None) for index in range(SCOPES)])
+
+
+def _list_models(folder: Path, url: str, say: Report) -> None:
+    for turn in itertools.count():
+        write_model_list(folder / "state" / "models" / "one.json", _list_of_turn(turn))
+        say(f"turn {turn}")
+
+
+def _list_models_once(folder: Path, url: str, say: Report) -> None:
+    write_model_list(folder / "state" / "models" / "one.json", _list_of_turn(0))
+    say("no trouble")
+
+
+def _read_models(folder: Path, url: str) -> str:
+    found = read_model_list(folder / "state" / "models" / "one.json")
+    whole = found is not None and found == _list_of_turn(int(found.at))
+    return json.dumps(int(found.at) if found is not None and whole else None)
 
 
 # --- the refusal log
 
 
 def _refusal(turn: int) -> RefusalReport:
-    said = RecordedMessage("POST /v1/messages", (("host", "here"),), f"{turn} {BODY}")
+    message = RecordedMessage("POST /v1/messages", (("host", "here"),), f"{turn} {BODY}")
     return RefusalReport(
-        f"req_{turn}", time.time(), "anthropic", "up", "kiro", "m", f"turn {turn}", said, said, said, (), ()
+        f"req_{turn}", time.time(), "anthropic", "up", "kiro", "m", f"turn {turn}", message, message, message, (), ()
     )
 
 
@@ -140,7 +165,7 @@ def _read_ring(folder: Path, url: str) -> str:
     whole = [
         identity
         for identity, each in found.items()
-        if each is not None and each.answered.body == f"{identity.removeprefix('req_')} {BODY}"
+        if each is not None and each.response.body == f"{identity.removeprefix('req_')} {BODY}"
     ]
     return json.dumps([whole, len(found)])
 
@@ -282,6 +307,7 @@ def _read_token(kind: str) -> Callable[[Path, str], str]:
 KINDS = {
     "key": StateKind(_mint, _read_key, _mint_once),
     "cooldowns": StateKind(_cool, _read_cooldowns, _cool_once),
+    "models": StateKind(_list_models, _read_models, _list_models_once),
     "explain": StateKind(_keep, _read_ring, _keep_once),
     "config": StateKind(_initialise_for_ever, _read_configuration, _initialise_once),
 } | {

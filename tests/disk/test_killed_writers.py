@@ -41,19 +41,19 @@ class Nursery:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         assert line, "the nursery died"
-        told: dict[str, Any] = json.loads(line)
-        return told
+        report: dict[str, Any] = json.loads(line)
+        return report
 
     def moment(self) -> float:
         return self._chance.uniform(0.0, 0.03)
 
     def killed(self, kind: str, url: str = "") -> tuple[list[str], str]:
         """Kill a writer; return its reports and what the reader found."""
-        told = self.order(kind, url)
-        [found] = told["found"]
+        report = self.order(kind, url)
+        [found] = report["found"]
         assert not found.startswith("trouble"), found
-        assert not [word for word in told["said"] if word.startswith("trouble")], told["said"]
-        return told["said"], found
+        assert not [word for word in report["said"] if word.startswith("trouble")], report["said"]
+        return report["said"], found
 
     def private(self) -> None:
         for path in self.folder.rglob("*"):
@@ -67,7 +67,8 @@ class Nursery:
 @contextmanager
 def nursery(folder: Path) -> Iterator[subprocess.Popen[str]]:
     # A bytecode file written under a size limit would be truncated in the shared cache.
-    surroundings = {"PATH": os.environ.get("PATH", ""), "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    inherited = {name: os.environ.get(name, "") for name in ("PATH", "PYTHONPATH")}
+    surroundings = {**inherited, "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(
         [sys.executable, "-m", "tests.disk.fork_server"],
         cwd=ROOT,
@@ -99,11 +100,11 @@ def home(process: subprocess.Popen[str], tmp_path: Path) -> Nursery:
 def test_a_key_is_complete_or_missing_and_a_reported_one_stays(home: Nursery, kills: int) -> None:
     there = 0
     for _ in range(kills):
-        said, found = home.killed("key")
+        reports, found = home.killed("key")
         how, key = found.split()
         assert re.fullmatch(r"dgm_[A-Za-z0-9_-]{43}", key)
-        if said[-1].startswith("minted"):
-            assert found == f"there {said[-1].split()[1]}"
+        if reports[-1].startswith("minted"):
+            assert found == f"there {reports[-1].split()[1]}"
         there += how == "there"
         home.private()
     assert there
@@ -119,12 +120,20 @@ def test_cooldowns_are_a_consistent_snapshot(home: Nursery, kills: int) -> None:
     check_leftovers(home, home.folder / "state")
 
 
+def test_a_list_of_models_is_one_that_was_written(home: Nursery, kills: int) -> None:
+    for _ in range(kills):
+        said, found = home.killed("models")
+        assert json.loads(found) in (int(said[-1].split()[1]), int(said[-1].split()[1]) + 1)
+        home.private()
+    check_leftovers(home, home.folder / "state" / "models")
+
+
 def test_every_stored_refusal_is_readable_and_no_partial_one_is_shown(home: Nursery, kills: int) -> None:
     for _ in range(kills):
-        said, found = home.killed("explain")
+        reports, found = home.killed("explain")
         whole, count = json.loads(found)
         assert len(whole) == count <= 20
-        assert said[-1].removeprefix("kept ") in whole
+        assert reports[-1].removeprefix("kept ") in whole
         home.private()
     check_leftovers(home, home.folder / "state" / "refusals")
 
@@ -134,10 +143,10 @@ def test_a_configuration_is_the_old_or_the_new_one(home: Nursery, kills: int) ->
     for done in range(20 * kills):  # on a busy machine the kill may often come before the change
         if done >= kills and len(found_both) == 2:
             break
-        said, found = home.killed("config")
+        reports, found = home.killed("config")
         upstream, end = json.loads(found)
-        after = VARIABLES[(VARIABLES.index(said[-1]) + 1) % 2]
-        assert f"{upstream.upper()}_API_KEY" in (said[-1], after) and end == "whole"
+        after = VARIABLES[(VARIABLES.index(reports[-1]) + 1) % 2]
+        assert f"{upstream.upper()}_API_KEY" in (reports[-1], after) and end == "whole"
         found_both.add(upstream)
         home.private()
     assert len(found_both) == 2
@@ -160,39 +169,39 @@ class LenientService(TokenService):
     """A service whose refresh token expires only when its successor is used."""
 
     def _granted(self, old: str) -> dict[str, Any]:
-        given: dict[str, Any] = super()._granted(old)
+        grant: dict[str, Any] = super()._granted(old)
         self._dead.discard(old)
-        self._dead |= {each for each in self._refresh if each not in (old, given["refreshToken"])}
-        return given
+        self._dead |= {each for each in self._refresh if each not in (old, grant["refreshToken"])}
+        return grant
 
 
 @contextmanager
 def sign_in_service(service: type[TokenService]) -> Iterator[tuple[Simulator, list[str]]]:
     """Run a sign-in service; give it and the list of refresh tokens it granted."""
     script = parse_script(TOKENS)
-    given = ["r0"]
+    tokens = ["r0"]
 
     class Recording(service):  # type: ignore[misc, valid-type]
         def _granted(self, old: str) -> dict[str, Any]:
-            told: dict[str, Any] = super()._granted(old)
-            given.append(told["refreshToken"])
-            return told
+            grant: dict[str, Any] = super()._granted(old)
+            tokens.append(grant["refreshToken"])
+            return grant
 
     with running_simulator("kiro", script=script) as simulator:
         simulator._service._tokens = Recording(script.tokens)  # type: ignore[attr-defined]
-        yield simulator, given
+        yield simulator, tokens
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_no_kill_ends_a_login(home: Nursery, kills: int, store: str) -> None:
     """The service accepts the old token if the new one was never used: after every kill the next process continues."""
-    with sign_in_service(LenientService) as (simulator, given):
+    with sign_in_service(LenientService) as (simulator, tokens):
         write_login(store, home.folder, "r0")
         for _ in range(kills):
-            said, found = home.killed(f"token-{store}", simulator.url)
+            reports, found = home.killed(f"token-{store}", simulator.url)
             stored, renewed = json.loads(found)
-            assert renewed == f"renewed {given[-1]}", (said[-1:], found)
-            assert given.index(stored) >= given.index(said[-1]), "a token was used before it was on disk"
+            assert renewed == f"renewed {tokens[-1]}", (reports[-1:], found)
+            assert tokens.index(stored) >= tokens.index(reports[-1]), "a token was used before it was on disk"
             if store != "cli":
                 home.private()
         assert len(home.leftovers()) <= 1
@@ -202,42 +211,42 @@ def test_no_kill_ends_a_login(home: Nursery, kills: int, store: str) -> None:
 def test_a_used_token_is_on_disk_even_if_its_predecessor_is_revoked(home: Nursery, kills: int, store: str) -> None:
     """With a strict service only the response in transit can be lost with its reader."""
     lost = 0
-    with sign_in_service(TokenService) as (simulator, given):
+    with sign_in_service(TokenService) as (simulator, tokens):
         write_login(store, home.folder, "r0")
         for _ in range(kills):
-            said, found = home.killed(f"token-{store}", simulator.url)
+            reports, found = home.killed(f"token-{store}", simulator.url)
             stored, renewed = json.loads(found)
-            assert given.index(stored) >= given.index(said[-1]), "a token was used before it was on disk"
+            assert tokens.index(stored) >= tokens.index(reports[-1]), "a token was used before it was on disk"
             if renewed.startswith("fault"):
                 lost += 1
-                assert stored == said[-1] and given.index(stored) == len(given) - 2, (said[-1], found)
-                write_login(store, home.folder, given[-1])
+                assert stored == reports[-1] and tokens.index(stored) == len(tokens) - 2, (reports[-1], found)
+                write_login(store, home.folder, tokens[-1])
             else:
-                assert renewed == f"renewed {given[-1]}"
+                assert renewed == f"renewed {tokens[-1]}"
     print(f"{store}: {lost} of {kills} kills met an answer on its way")
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_processes_that_race_for_one_rotating_token_lose_none(home: Nursery, store: str) -> None:
-    with sign_in_service(TokenService) as (simulator, given):
+    with sign_in_service(TokenService) as (simulator, tokens):
         write_login(store, home.folder, "r0")
-        statuses, seen, told = list[int](), list[set[str]](), dict[str, Any]()
+        statuses, seen, report = list[int](), list[set[str]](), dict[str, Any]()
         while len(statuses) < 8:  # a busy machine needs several rounds
-            told = home.order(f"token-{store}-shared", simulator.url, race=3, after=[1.0], kills=False)
+            report = home.order(f"token-{store}-shared", simulator.url, race=3, after=[1.0], kills=False)
             statuses = [each.status for each in simulator.requests if each.path == "/refreshToken"]
-            seen += [set(words) for words in told["said"]]
+            seen += [set(words) for words in report["said"]]
     assert set(statuses) == {200}
     assert len(set.union(*seen)) < sum(map(len, seen)), "no writer continued what another had refreshed"
-    assert json.loads(told["found"][0])[1] == f"renewed {given[-1]}"
+    assert json.loads(report["found"][0])[1] == f"renewed {tokens[-1]}"
 
 
 def test_a_process_killed_with_the_lock_releases_it(home: Nursery, kills: int) -> None:
-    with sign_in_service(LenientService) as (simulator, given):
+    with sign_in_service(LenientService) as (simulator, tokens):
         write_login("own", home.folder, "r0")
         moments = [home.moment() * 4 for _ in range(kills // 2)]
-        told = home.order("token-own-shared", simulator.url, race=3, after=moments, kills=True)
-        assert not [word for words in told["said"] for word in words if word.startswith("trouble")]
-        assert json.loads(told["found"][0])[1] == f"renewed {given[-1]}"
+        report = home.order("token-own-shared", simulator.url, race=3, after=moments, kills=True)
+        assert not [word for words in report["said"] for word in words if word.startswith("trouble")]
+        assert json.loads(report["found"][0])[1] == f"renewed {tokens[-1]}"
         assert {each.status for each in simulator.requests if each.path == "/refreshToken"} == {200}
 
 
@@ -246,7 +255,13 @@ def test_a_process_killed_with_the_lock_releases_it(home: Nursery, kills: int) -
 
 @pytest.mark.parametrize(
     ("kind", "says"),
-    [("key", "too large"), ("cooldowns", "no trouble"), ("explain", "kept: False"), ("config", "cannot be written")],
+    [
+        ("key", "too large"),
+        ("cooldowns", "no trouble"),
+        ("models", "no trouble"),
+        ("explain", "kept: False"),
+        ("config", "cannot be written"),
+    ],
 )
 def test_on_a_full_disk_the_old_file_stays_and_the_error_is_clear(home: Nursery, kind: str, says: str) -> None:
     if kind != "key":
@@ -255,8 +270,8 @@ def test_on_a_full_disk_the_old_file_stays_and_the_error_is_clear(home: Nursery,
         part.unlink()
     before = {path: path.read_bytes() for path in home.folder.rglob("*") if path.is_file()}
     limit = 20 if kind == "key" else FULL
-    [said] = home.order(kind, limit=limit)["said"]
-    assert says in said.lower() or says in said
+    [lines] = home.order(kind, limit=limit)["said"]
+    assert says in lines.lower() or says in lines
     assert {path: path.read_bytes() for path in home.folder.rglob("*") if path.is_file()} == before
 
 
@@ -265,8 +280,8 @@ def test_on_a_full_disk_no_token_is_requested(home: Nursery, store: str) -> None
     with sign_in_service(TokenService) as (simulator, _):
         write_login(store, home.folder, "r0")
         before = (home.folder / "login" / "default.json").read_bytes()
-        [said] = home.order(f"token-{store}", simulator.url, limit=4096)["said"]
-        assert "cannot write" in said and "so its token is not refreshed" in said
+        [lines] = home.order(f"token-{store}", simulator.url, limit=4096)["said"]
+        assert "cannot write" in lines and "so its token is not refreshed" in lines
         assert simulator.total == 0
         assert (home.folder / "login" / "default.json").read_bytes() == before
         assert not home.leftovers()

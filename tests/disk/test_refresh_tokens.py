@@ -53,10 +53,10 @@ async def test_no_caller_gets_a_token_that_is_not_on_disk(tmp_path: Path) -> Non
 
     store = Slow(write_store(tmp_path).path)
 
-    made = credential(store, SignInService(grant_tokens(refreshToken="refresh-2")).fetch)
-    first = asyncio.create_task(made.token())
+    login = credential(store, SignInService(grant_tokens(refreshToken="refresh-2")).fetch)
+    first = asyncio.create_task(login.token())
     await asyncio.to_thread(writing.wait, 5)
-    second = asyncio.create_task(made.token())
+    second = asyncio.create_task(login.token())
     await asyncio.sleep(0.05)
     assert not first.done() and not second.done()
     may_write.set()
@@ -69,15 +69,15 @@ async def test_a_token_that_did_not_fit_on_disk_is_written_at_the_end(
 ) -> None:
     store = write_store(tmp_path)
 
-    made = credential(store, SignInService(grant_tokens(refreshToken="refresh-2")).fetch)
+    login = credential(store, SignInService(grant_tokens(refreshToken="refresh-2")).fetch)
     with monkeypatch.context() as patched:
         patched.setattr(stores, "replace_file", full)
-        assert (await made.token()).access.reveal() == "access-2"
-        await made.aclose()
+        assert (await login.token()).access.reveal() == "access-2"
+        await login.aclose()
     assert stored(store) == "refresh-1"
-    assert made.describe()["unsaved"] is True and "No space left" in str(made.describe()["problem"])
-    await made.aclose()
-    assert made.describe()["unsaved"] is False
+    assert login.describe()["unsaved"] is True and "No space left" in str(login.describe()["problem"])
+    await login.aclose()
+    assert login.describe()["unsaved"] is False
     assert stored(store) == "refresh-2"
 
 

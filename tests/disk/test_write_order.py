@@ -31,20 +31,20 @@ WRITERS: list[Callable[[Path, bytes], None]] = [replace_file, write_private, _fi
 def test_content_is_synced_before_the_rename_and_the_folder_after_it(
     write: Callable[[Path, bytes], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, heard = tmp_path / "file", list[str]()
+    path, calls = tmp_path / "file", list[str]()
     write_private(path, b"old")
     sync, rename, link = os.fsync, os.replace, os.link
 
     def synced(handle: int) -> None:
         found = Path(f"/proc/self/fd/{handle}").readlink()
         whole = found.is_file() and found.read_bytes() == NEW
-        heard.append("folder" if found == tmp_path else "content" if whole and found != path else f"odd {found.name}")
+        calls.append("folder" if found == tmp_path else "content" if whole and found != path else f"odd {found.name}")
         sync(handle)
 
     def named(how: Callable[..., None]) -> Callable[..., None]:
         def call(source: str, target: str, *args: object, **kwargs: object) -> None:
             if Path(target) == path:
-                heard.append("name")
+                calls.append("name")
             how(source, target, *args, **kwargs)
 
         return call
@@ -53,7 +53,7 @@ def test_content_is_synced_before_the_rename_and_the_folder_after_it(
     monkeypatch.setattr(os, "replace", named(rename))
     monkeypatch.setattr(os, "link", named(link))
     write(path, NEW)
-    assert heard == ["content", "name", "folder"]
+    assert calls == ["content", "name", "folder"]
     assert path.read_bytes() == NEW
     assert path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in tmp_path.iterdir()] == ["file"]

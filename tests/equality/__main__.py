@@ -27,18 +27,20 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=5, help="differences that are shown (5)")
     parser.add_argument("--keep", action="store_true", help="use the inputs of the last run")
     parser.add_argument("--without-words", action="store_true", help="do not compare the wording of errors and notes")
-    told = parser.parse_args()
-    if told.without_words:
+    arguments = parser.parse_args()
+    if arguments.without_words:
         os.environ["DRAGOMAN_WITHOUT_WORDS"] = "1"
     BUILD.mkdir(parents=True, exist_ok=True)
     inputs = BUILD / "corpus"
-    if not (told.keep and inputs.exists()):
+    if not (arguments.keep and inputs.exists()):
         names = [name for name in registry.names() if name != "ollama"]
         inputs.write_bytes(
-            pickle.dumps((names, [each for each in corpus(told.documents, told.drawn) if each[1] in names]))
+            pickle.dumps((names, [each for each in corpus(arguments.documents, arguments.drawn) if each[1] in names]))
         )
     with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(["git", "archive", told.against, "src"], cwd=ROOT, check=True, capture_output=True)
+        archive = subprocess.run(
+            ["git", "archive", arguments.against, "src"], cwd=ROOT, check=True, capture_output=True
+        )
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
         trees = {"before": Path(folder) / "src", "now": ROOT / "src"}
         running = [_start(tree, inputs, BUILD / name) for name, tree in trees.items()]
@@ -48,7 +50,7 @@ def main() -> int:
         lines = [(BUILD / name).read_text().splitlines() for name in trees]
         differing = [before for before, now in zip(*lines, strict=True) if before != now]
         print(f"{len(lines[0])} cases of {len(pickle.loads(inputs.read_bytes())[1])} inputs, {len(differing)} differ")
-        for line in differing[: told.most]:
+        for line in differing[: arguments.most]:
             _show(line, trees, inputs)
     return 1 if differing else 0
 

@@ -67,25 +67,27 @@ def _again() -> None:
 def _request(dragoman: Any, data: bytes, source: str, target: str) -> object:
     _again()
     try:
-        made = dragoman.translate_request(data, source=source, target=target, model="m")
+        translation = dragoman.translate_request(data, source=source, target=target, model="m")
     except dragoman.DragomanError as error:
         return _error(error)
-    return [made.raw, made.path, sorted(made.headers.items()), _notes(made.notes)]
+    return [translation.raw, translation.path, sorted(translation.headers.items()), _notes(translation.notes)]
 
 
 def _reply(dragoman: Any, data: bytes, source: str, target: str) -> object:
     _again()
     try:
-        made = dragoman.translate_reply(data, source=source, target=target)
+        translation = dragoman.translate_reply(data, source=source, target=target)
     except dragoman.DragomanError as error:
         return _error(error)
-    return [made.raw, _notes(made.notes)]
+    return [translation.raw, _notes(translation.notes)]
 
 
 def _stream(dragoman: Any, data: bytes, source: str, target: str, options: dict[str, Any], cut: int) -> object:
     _again()
-    asked = dragoman.translate_request(_question(dragoman, target), source=target, target=source, model="m", **options)
-    stream = dragoman.stream_translator(source=source, target=target, request=asked)
+    translation = dragoman.translate_request(
+        _question(dragoman, target), source=target, target=source, model="m", **options
+    )
+    stream = dragoman.stream_translator(source=source, target=target, request=translation)
     try:
         pieces = [data[at : at + cut] for at in range(0, len(data), cut)] if cut else [data]
         out = b"".join(map(stream.feed, pieces)) + stream.close()
@@ -100,19 +102,19 @@ def _stream(dragoman: Any, data: bytes, source: str, target: str, options: dict[
 
 def _without_frames(out: bytes, message: bytes) -> bytes:
     """Remove the AWS frames that hold the message: their lengths and checksums depend on its wording."""
-    kept, at = [], 0
+    kept_frames, at = [], 0
     while at < len(out):
         size = int.from_bytes(out[at : at + 4], "big")
         frame = out[at : at + max(size, 1)]
-        kept.append(b"" if message in frame else frame)
+        kept_frames.append(b"" if message in frame else frame)
         at += max(size, 1)
-    return b"".join(kept)
+    return b"".join(kept_frames)
 
 
 def _question(dragoman: Any, target: str) -> bytes:
     if target not in _QUESTIONS:
-        made = dragoman.translate_request(json.dumps(_QUESTION), source="anthropic", target=target)
-        _QUESTIONS[target] = made.raw
+        translation = dragoman.translate_request(json.dumps(_QUESTION), source="anthropic", target=target)
+        _QUESTIONS[target] = translation.raw
     return _QUESTIONS[target]
 
 
@@ -136,7 +138,7 @@ def main(corpus: str, out: str, only: str = "") -> None:
     """Write a digest for each case of each input to `out`; with `only`, show the outcomes of that input."""
     _freeze()
     names, items = pickle.loads(Path(corpus).read_bytes())  # written by ourselves
-    with Path(out).open("w") as told:
+    with Path(out).open("w") as output:
         for number, item in enumerate(items):
             if only and number != int(only):
                 continue
@@ -145,7 +147,7 @@ def main(corpus: str, out: str, only: str = "") -> None:
                 digest = (
                     shown if only else hashlib.blake2b(shown.encode("utf-8", "replace"), digest_size=12).hexdigest()
                 )
-                told.write(f"{number} {name}: {digest}\n")
+                output.write(f"{number} {name}: {digest}\n")
 
 
 if __name__ == "__main__":

@@ -143,19 +143,21 @@ class PigeonCodec(Struct, frozen=True):
             body["max_tokens"] = conversation.max_tokens
         return ApiRequest("generate", conversation.model, conversation.stream, body)
 
-    def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
+    def parse_reply(self, body: bytes, conversation: Conversation) -> Reply:
         decoder, frames = PigeonDecoder(), Lines()
         events = [event for frame in (*frames.feed(body), *frames.close()) for event in decoder.feed(frame)]
         return assemble_reply([*events, *decoder.close(None)])
 
-    def render_reply(self, reply: Reply, asked: Conversation, environment: Environment) -> bytes:
+    def render_reply(self, reply: Reply, conversation: Conversation, environment: Environment) -> bytes:
         return b"".join(payload.data + b"\n" for payload in PigeonEncoder().feed(reply_events(reply)))
 
-    def decoder(self, asked: Conversation, environment: Environment, keys: BlockKeys | None = None) -> PigeonDecoder:
+    def decoder(
+        self, conversation: Conversation, environment: Environment, keys: BlockKeys | None = None
+    ) -> PigeonDecoder:
         return PigeonDecoder(keys)
 
     def encoder(
-        self, asked: Conversation, environment: Environment, budget: ResponseBudget | None = None
+        self, conversation: Conversation, environment: Environment, budget: ResponseBudget | None = None
     ) -> PigeonEncoder:
         return PigeonEncoder()
 
@@ -179,7 +181,7 @@ class PigeonDecoder(Decoder):
     def __init__(self, keys: BlockKeys | None = None) -> None:
         self._keys = keys or BlockKeys()
         self._key = -1
-        self._open = self._begun = self._over = False
+        self._open = self._begun = self._is_over = False
 
     @property
     def is_open(self) -> bool:
@@ -204,8 +206,10 @@ class PigeonDecoder(Decoder):
         if line.has("args") and self._open:
             return (ArgumentsDelta(self._key, line.text("args")),)
         if line.has("usage"):
-            asked, answered = (count if isinstance(count, int) else 0 for count in (*line.array("usage"), 0, 0)[:2])
-            return (UsageReported(Usage(asked, answered)),)
+            input_tokens, answered = (
+                count if isinstance(count, int) else 0 for count in (*line.array("usage"), 0, 0)[:2]
+            )
+            return (UsageReported(Usage(input_tokens, answered)),)
         return self._last(line)
 
     def _last(self, line: Fields) -> Events:
@@ -214,11 +218,11 @@ class PigeonDecoder(Decoder):
         if line.has("stop"):
             why = {name: why for why, name in WHY.items()}.get(line.text("stop"), StopReason.END)
             return (*self._end(), Stopped(Stop(why)))
-        self._over = True
+        self._is_over = True
         return (*self._end(), FINISHED) if line.has("bye") else (Failed(Fault("server", line.text("oops"))),)
 
     def close(self, broken: Fault | None) -> Events:
-        return () if self._over else (Failed(broken or Truncated("the pigeon did not arrive").fault),)
+        return () if self._is_over else (Failed(broken or Truncated("the pigeon did not arrive").fault),)
 
     def _into(self, block: Text | ToolCall) -> Events:
         if self._open:
@@ -270,20 +274,20 @@ class Lines:
     """Frames that are lines."""
 
     def __init__(self) -> None:
-        self._held = b""
+        self._buffered = b""
 
     @property
-    def held(self) -> int:
-        return len(self._held)
+    def buffered_bytes(self) -> int:
+        return len(self._buffered)
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
-        *lines, self._held = (self._held + chunk).split(b"\n")
+        *lines, self._buffered = (self._buffered + chunk).split(b"\n")
         for line in lines:
             if line.strip():
                 yield Frame("", line, line + b"\n")
 
     def close(self) -> Iterator[Frame]:
-        if self._held:
+        if self._buffered:
             raise Truncated("half a line")
         yield from ()
 

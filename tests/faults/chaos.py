@@ -31,7 +31,7 @@ class ChaosClients:
 
     def __init__(self, case: Case, harness: GatewayHarness, models: int, kill: float) -> None:
         self.case, self.harness, self.models, self.kill = case, harness, models, kill
-        self.asked = self.killed = self.answered = 0
+        self.requests = self.killed = self.answered = 0
         self.troubles: list[AssertionError] = []
         self._lock = threading.Lock()
 
@@ -39,8 +39,8 @@ class ChaosClients:
         dice = random.Random(number)
         while time.monotonic() < until:
             with self._lock:
-                self.asked += 1
-                mark = f"mark{self.asked:06d}"
+                self.requests += 1
+                mark = f"mark{self.requests:06d}"
             client, model = dice.choice(CLIENTS), f"m{dice.randrange(self.models)}"
             leaves = dice.random() < self.kill
             try:
@@ -98,13 +98,13 @@ def chaos(case: Case) -> None:
                 thread.join(60)
                 if thread.is_alive():
                     raise ResponseTimeout("a client is still waiting")
-            case.probes += crowd.asked
+            case.probes += crowd.requests
             for trouble in crowd.troubles:
                 kind = {ResponseTimeout: "hung", NoResponse: "lost"}.get(type(trouble), "wrong")
                 case.troubles.append((kind, str(trouble)[:300]))
             if not crowd.answered or not crowd.killed:
                 raise WrongResponse(f"{crowd.answered} answered, {crowd.killed} killed: nothing was tried")
-            check_settled(harness, tasks, crowd.asked)
+            check_settled(harness, tasks, crowd.requests)
 
 
 ROWS = [

@@ -40,7 +40,7 @@ class Probe:
     within: float | None = None
     status: tuple[int, ...] = ()
     says: str = ""
-    asked: int | None = None  # the most requests that the upstream may get
+    max_requests: int | None = None  # the most requests that the upstream may get
     check: Callable[[ProbeResult], None] | None = None
     tls: ssl.SSLContext | None = None
     framed: bool = True  # the proxy splits at wire frames; otherwise it forwards raw bytes

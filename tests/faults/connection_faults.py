@@ -63,7 +63,9 @@ def black_hole() -> Iterator[str]:
 def at(place: Callable[[], Any], more: str = "", **expected: Any) -> Callable[[Case], None]:
     def run(case: Case) -> None:
         with place() as url:
-            run_probes(lambda _: stream_and_whole("it", url=url, may="error", asked=0, **expected), more=more)(case)
+            run_probes(lambda _: stream_and_whole("it", url=url, may="error", max_requests=0, **expected), more=more)(
+                case
+            )
 
     return run
 
@@ -111,7 +113,7 @@ def rebinding(case: Case) -> None:
         thief.settimeout(0.05)
         url = f"https://api.nowhere.test:{thief.getsockname()[1]}"
         for address in _ELSEWHERE if case.whole else _ELSEWHERE[:3]:
-            probes = stream_and_whole(address, url=url, may="error", says="resolves to", asked=0)
+            probes = stream_and_whole(address, url=url, may="error", says="resolves to", max_requests=0)
             with patch.object(connecting, "resolve", _found(address)):
                 run_probes(same_probes(*probes))(case)
         with case.probe("nothing went there"):
@@ -125,13 +127,13 @@ def rebinding(case: Case) -> None:
 
 def _used_as_checked() -> None:
     """The connection uses the checked result of one lookup, so a second lookup cannot change the address."""
-    answers = iter([["203.0.113.7"], ["127.0.0.1"]])
-    asked: list[str] = []
+    addresses = iter([["203.0.113.7"], ["127.0.0.1"]])
+    hosts: list[str] = []
     tried: list[Any] = []
 
     async def resolve(host: str, port: int) -> Any:
-        asked.append(host)
-        return await _found(*next(answers))(host, port)
+        hosts.append(host)
+        return await _found(*next(addresses))(host, port)
 
     async def attempt(found: Any) -> Any:
         tried.append(found[4][0])
@@ -145,8 +147,8 @@ def _used_as_checked() -> None:
 
     with patch.object(connecting, "resolve", resolve), patch.object(connecting, "_attempt", attempt):
         asyncio.run(main())
-    if asked != ["api.nowhere.test"] or tried != ["203.0.113.7"]:
-        raise WrongResponse(f"looked up {asked}, connected to {tried}")
+    if hosts != ["api.nowhere.test"] or tried != ["203.0.113.7"]:
+        raise WrongResponse(f"looked up {hosts}, connected to {tried}")
 
 
 # --- TLS
@@ -176,7 +178,7 @@ def authority() -> Authority:
 def secured(make: Callable[[Authority], ssl.SSLContext], **expected: Any) -> Callable[[Case], None]:
     def run(case: Case) -> None:
         context = make(authority())
-        expected_ = {"may": "error", "says": "certificate", "asked": 0} | expected
+        expected_ = {"may": "error", "says": "certificate", "max_requests": 0} | expected
         with quiet():
             run_probes(
                 lambda _: stream_and_whole("it", tls=context, **expected_), more=f'ca_file = "{authority().file}"'
@@ -200,7 +202,9 @@ def _stalled_tls(case: Case) -> None:
     """The listener accepts connections and never sends a TLS message."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"https://localhost:{silent.getsockname()[1]}"
-        probes = stream_and_whole("it", url=url, may="error", within=0.4, status=(502, 504, 500, 503, 408), asked=0)
+        probes = stream_and_whole(
+            "it", url=url, may="error", within=0.4, status=(502, 504, 500, 503, 408), max_requests=0
+        )
         more = f'{QUICKLY}\nca_file = "{authority().file}"'
         run_probes(lambda _: probes, more=more)(case)
 
@@ -212,8 +216,8 @@ def _dropped(*, reset: bool) -> Callable[[Case], None]:
     def probes(_: Pair) -> list[Probe]:
         again = Drop(reset=reset, times=1)
         return [
-            *stream_and_whole("always", faults=(Drop(reset=reset),), may="error", asked=0),
-            *stream_and_whole("the first only", faults=(again,), may="answer", asked=1),
+            *stream_and_whole("always", faults=(Drop(reset=reset),), may="error", max_requests=0),
+            *stream_and_whole("the first only", faults=(again,), may="answer", max_requests=1),
         ]
 
     return run_probes(probes, alone=True, few=4)
@@ -244,13 +248,15 @@ ROWS = [
         3,
         "DNS: no such name",
         "an error",
-        named(_no_such_name, lambda: stream_and_whole("it", url=UNKNOWN_HOST, may="error", asked=0)),
+        named(_no_such_name, lambda: stream_and_whole("it", url=UNKNOWN_HOST, may="error", max_requests=0)),
     ),
     FaultRow(
         4,
         "DNS hangs",
         "a timeout error at the deadline",
-        named(_silence, lambda: stream_and_whole("it", url=UNKNOWN_HOST, may="error", within=0.4, asked=0), QUICKLY),
+        named(
+            _silence, lambda: stream_and_whole("it", url=UNKNOWN_HOST, may="error", within=0.4, max_requests=0), QUICKLY
+        ),
     ),
     FaultRow(5, "DNS flips to another address", "refused; one look-up, and just that is connected to", rebinding),
     FaultRow(6, "TLS: expired", "an error; no byte was sent", secured(lambda it: it.server("localhost", expired=True))),

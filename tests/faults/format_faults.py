@@ -50,8 +50,8 @@ def kiro(text: str, **more: Any) -> Callable[[Case], None]:
 
 def _parts(*more: str) -> str:
     call = json.dumps(json.dumps(EXPECTED_ARGUMENTS, ensure_ascii=False), ensure_ascii=False)
-    said = json.dumps(EXPECTED_TEXT, ensure_ascii=False)
-    parts = [f"{{ text = {said} }}", f'{{ tool = "get_weather", arguments = {call}, id = "call_1" }}', *more]
+    quoted = json.dumps(EXPECTED_TEXT, ensure_ascii=False)
+    parts = [f"{{ text = {quoted} }}", f'{{ tool = "get_weather", arguments = {call}, id = "call_1" }}', *more]
     return f"parts = [{', '.join(parts)}]"
 
 

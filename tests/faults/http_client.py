@@ -49,11 +49,16 @@ def connect(url: str, timeout: float, receive_buffer: int | None = None) -> sock
 def request_bytes(url: str, request: HttpRequest, key: str, **headers: str) -> bytes:
     """Return the bytes of a request."""
     target = request.path + (f"?{request.query}" if request.query else "")
-    given = {name: value for name, value in request.headers if name not in ("host", "content-length")}
-    given |= {"host": url.removeprefix("http://"), "content-length": str(len(request.body))} | headers
+    all_headers = {name: value for name, value in request.headers if name not in ("host", "content-length")}
+    all_headers |= {"host": url.removeprefix("http://"), "content-length": str(len(request.body))} | headers
     if key:
-        given["x-api-key"] = key
-    lines = [f"{request.method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items()), "", ""]
+        all_headers["x-api-key"] = key
+    lines = [
+        f"{request.method} {target} HTTP/1.1",
+        *(f"{name}: {value}" for name, value in all_headers.items()),
+        "",
+        "",
+    ]
     return "\r\n".join(lines).encode("latin-1") + request.body
 
 
@@ -84,7 +89,7 @@ def read_response(sock: socket.socket, began: float, within: float) -> RawRespon
         if not piece:
             if response is None:
                 raise NoResponse(f"the connection ended without an answer: {bytes(raw)!r}")
-            response.whole = reader.over(at_end=True)
+            response.whole = reader.is_over(at_end=True)
             break
         if response is None:
             raw += piece
@@ -94,7 +99,7 @@ def read_response(sock: socket.socket, began: float, within: float) -> RawRespon
             reader = _Body(response)
             piece = bytes(raw)
         reader.feed(piece)
-        if reader.over():
+        if reader.is_over():
             response.whole = True
             break
     response.body, response.seconds = reader.body(), time.monotonic() - began
@@ -124,14 +129,14 @@ class _Body:
             self._left = 0
         self._raw = bytearray()
         self._pieces: list[bytes] = []
-        self._over = self._left == 0
+        self._is_over = self._left == 0
 
     def feed(self, data: bytes) -> None:
         if not self._chunked:
             self._pieces.append(data)
             if self._left is not None:
                 self._left -= len(data)
-                self._over = self._left <= 0
+                self._is_over = self._left <= 0
             return
         self._raw += data
         at = 0
@@ -142,12 +147,12 @@ class _Body:
             self._pieces.append(bytes(self._raw[end + 2 : end + 2 + size]))
             at = end + 2 + size + 2
             if size == 0:
-                self._over = True
+                self._is_over = True
                 break
         del self._raw[:at]
 
-    def over(self, *, at_end: bool = False) -> bool:
-        return self._over or (at_end and not self._chunked and self._left is None)
+    def is_over(self, *, at_end: bool = False) -> bool:
+        return self._is_over or (at_end and not self._chunked and self._left is None)
 
     def body(self) -> bytes:
         return b"".join(self._pieces)

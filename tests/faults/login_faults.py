@@ -93,9 +93,9 @@ def _login_lives_on(case: Case, now: Clock, ahead: float) -> None:
             for moment in (0.0, ahead, ahead, 0.0):
                 now.ahead = moment
                 check_response(case.pair.client, Probe("it"), exchange(harness.url, case.pair.client), "fine", ())
-        asked = [each.path for each in simulator.requests].count("/refreshToken")
-        if asked != (1 if ahead > 0 else 0):
-            raise WrongResponse(f"{asked} refreshes")
+        refreshes = [each.path for each in simulator.requests].count("/refreshToken")
+        if refreshes != (1 if ahead > 0 else 0):
+            raise WrongResponse(f"{refreshes} refreshes")
 
 
 def _cooldown_ends(case: Case, now: Clock, ahead: float) -> None:
@@ -154,9 +154,9 @@ def refreshed(case: Case) -> None:
             with start_gateway(text, case.folder_for(label)) as harness, ThreadPoolExecutor(count) as pool:
                 for response in pool.map(lambda _: exchange(harness.url, case.pair.client, 30), range(count)):
                     fine(response)
-            asked = [each.path for each in simulator.requests].count("/refreshToken")
-            if asked != 1:
-                raise WrongResponse(f"{asked} refreshes for {count} requests")
+            refreshes = [each.path for each in simulator.requests].count("/refreshToken")
+            if refreshes != 1:
+                raise WrongResponse(f"{refreshes} refreshes for {count} requests")
             case.probes += count
     _sign_in_is_down(case, script)
     simulator = Simulator("kiro", script=parse_script(script))

@@ -69,11 +69,11 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     found = []
     for line in (folder / "log").read_text().splitlines():
         try:
-            told = json.loads(line)
+            record = json.loads(line)
         except ValueError:
             raise WrongResponse(f"half a line in the log: {line[:200]!r}") from None
-        if told["event"] == "request":
-            found.append(told)
+        if record["event"] == "request":
+            found.append(record)
     return found
 
 
@@ -134,8 +134,8 @@ def terminated(case: Case) -> None:
                 wait_until(lambda: simulator.total == count, 10, "not all have begun")
                 process.process.send_signal(signal.SIGTERM)
                 for sock in socks:
-                    told = read_response(sock, time.monotonic(), 60)
-                    check_response(case.pair.client, Probe("it"), told, LONG, ())
+                    response = read_response(sock, time.monotonic(), 60)
+                    check_response(case.pair.client, Probe("it"), response, LONG, ())
             finally:
                 for sock in socks:
                     sock.close()
@@ -196,13 +196,13 @@ def reloaded(case: Case) -> None:
         text = configuration([(case.pair.upstream, simulator.url)])
         with start_gateway(text, case.folder_for("load")) as harness, ThreadPoolExecutor(8) as pool:
             tasks, count = gateway_tasks(harness), 40 if case.whole else 10
-            answers = [pool.submit(exchange, harness.url, case.pair.client) for _ in range(count)]
+            responses = [pool.submit(exchange, harness.url, case.pair.client) for _ in range(count)]
             loop, gateway = harness.running.loop, harness.running.gateway
             assert loop is not None
-            while not all(answer.done() for answer in answers):
+            while not all(answer.done() for answer in responses):
                 asyncio.run_coroutine_threadsafe(gateway.reload(parse_config(text)), loop).result(5)
                 time.sleep(0.03)
-            for answer in answers:
+            for answer in responses:
                 check_response(case.pair.client, Probe("it"), answer.result(), "one two three", ())
             case.probes += count
             check_settled(harness, tasks, count)
@@ -237,10 +237,10 @@ def blocked_log(case: Case) -> None:
         with served(case.folder, text, log=False) as process, WakeupDelay() as lag:
             count = 300  # lines of about 500 bytes
             for _ in range(count):
-                told = exchange(process.url, case.pair.client, 5)
-                check_response(case.pair.client, Probe("it"), told, "fine", ())
-                if told.seconds > 1 + lag.worst:
-                    raise ResponseTimeout(f"a request took {told.seconds:.1f} s")
+                response = exchange(process.url, case.pair.client, 5)
+                check_response(case.pair.client, Probe("it"), response, "fine", ())
+                if response.seconds > 1 + lag.worst:
+                    raise ResponseTimeout(f"a request took {response.seconds:.1f} s")
             case.probes += count
             stderr = process.process.stderr
             assert stderr is not None

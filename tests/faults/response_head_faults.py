@@ -47,9 +47,9 @@ def refused(body: str) -> Callable[[Case], None]:
 
 def _few(shown: ProbeResult) -> None:
     """Check that there are at most two retries, and none for client errors."""
-    most = 1 if shown.told.status in (400, 404, 413, 422) else _MOST
+    most = 1 if shown.raw.status in (400, 404, 413, 422) else _MOST
     if shown.proxy.exchanges > most:
-        raise WrongResponse(f"asked {shown.proxy.exchanges} times after {shown.told.status}")
+        raise WrongResponse(f"asked {shown.proxy.exchanges} times after {shown.raw.status}")
 
 
 # --- 16
@@ -58,15 +58,15 @@ def _few(shown: ProbeResult) -> None:
 def _rate_limited(_: Pair) -> Iterable[Probe]:
     def waits(low: float, high: float) -> Callable[[ProbeResult], None]:
         def check(shown: ProbeResult) -> None:
-            said = float(shown.told.headers["retry-after"])
-            if not low <= said <= high:
-                raise WrongResponse(f"retry-after {said:g} is not between {low:g} and {high:g}")
+            seconds = float(shown.raw.headers["retry-after"])
+            if not low <= seconds <= high:
+                raise WrongResponse(f"retry-after {seconds:g} is not between {low:g} and {high:g}")
 
         return check
 
     soon = email.utils.formatdate(time.time() + 40, usegmt=True)
     long_ago = email.utils.formatdate(time.time() - 4000, usegmt=True)
-    for label, said, low, high in (
+    for label, header, low, high in (
         ("seconds", "7", 7, 7),
         ("a date", soon, 30, 41),
         ("a date long ago", long_ago, 0, 60),
@@ -75,7 +75,7 @@ def _rate_limited(_: Pair) -> Iterable[Probe]:
         ("negative", "-5", 0, 60),
         ("18 days", str(18 * 86400), 60, 18 * 86400),
     ):
-        fault = Status(code=429, retry_after=said)
+        fault = Status(code=429, retry_after=header)
         yield from stream_and_whole(
             label, faults=(fault,), may="error", status=(429,), within=3.0, check=waits(low, high)
         )
@@ -133,7 +133,7 @@ def _odd_types(_: Pair) -> Iterable[Probe]:
 
 def _interim(_: Pair) -> Iterable[Probe]:
     for codes in ((100,), (103,), (100, 103), (100,) * 20):
-        yield from stream_and_whole(f"{codes}", faults=(Informed(codes=codes),), asked=1)
+        yield from stream_and_whole(f"{codes}", faults=(Informed(codes=codes),), max_requests=1)
 
 
 def _long_head(_: Pair) -> Iterable[Probe]:
@@ -143,7 +143,7 @@ def _long_head(_: Pair) -> Iterable[Probe]:
 
 def _slow_head(_: Pair) -> Iterable[Probe]:
     # 1 byte a second against 300 s, scaled: 1 byte in 20 ms against 0.6 s.
-    yield from stream_and_whole("too slow", faults=(SlowHead(delay=0.02),), may="error", within=0.6, asked=1)
+    yield from stream_and_whole("too slow", faults=(SlowHead(delay=0.02),), may="error", within=0.6, max_requests=1)
 
 
 def _bomb(_: Pair) -> Iterable[Probe]:

@@ -77,8 +77,8 @@ class ProbeResult:
 
     case: Case
     model: str
-    told: RawResponse
-    heard: ParsedResponse | None
+    raw: RawResponse
+    parsed: ParsedResponse | None
     harness: GatewayHarness
     proxy: FaultProxy
     simulator: Simulator
@@ -124,9 +124,9 @@ class Case:
         return [found[round(at * (len(found) - 1) / (few - 1))] for at in range(few)]
 
     def folder_for(self, name: str) -> Path:
-        made = self.folder / name
-        made.mkdir(exist_ok=True)
-        return made
+        made_folder = self.folder / name
+        made_folder.mkdir(exist_ok=True)
+        return made_folder
 
 
 # --- running things
@@ -189,9 +189,11 @@ class WakeupDelay:
 
 def client_request(client: str, model: str = "m0", text: str = "hello", *, stream: bool = True) -> HttpRequest:
     """Return a request in the client's dialect."""
-    asked = Conversation(model, (Message("user", (Text(text),)),), max_tokens=1000, tools=(_TOOL,), stream=stream)
+    conversation = Conversation(
+        model, (Message("user", (Text(text),)),), max_tokens=1000, tools=(_TOOL,), stream=stream
+    )
     dialect = registry.get(client)
-    return dialect.binding.wrap(plan(dialect, dialect, asked).call())
+    return dialect.binding.wrap(plan(dialect, dialect, conversation).call())
 
 
 def configuration(urls: Sequence[tuple[str, str]], more: str = "", head: str = "") -> str:
@@ -339,13 +341,13 @@ def _run_probe(
     shown.case.requests += 1
     client, harness, proxy = shown.case.pair.client, shown.harness, shown.proxy
     request = client_request(client, shown.model, stream=probe.stream)
-    told = shown.told = send_request(
+    raw = shown.raw = send_request(
         harness.url, request, harness.key, PROBE_TIMEOUT if probe.within is None else probe.within + 5.0 + EXTRA_SECONDS
     )
-    if probe.within is not None and told.seconds > probe.within + SLACK + lag.worst:
-        raise ResponseTimeout(f"it took {told.seconds:.2f} s, with a deadline of {probe.within:g} s")
-    shown.heard = check_response(client, probe, told, says, calls)
-    if probe.asked is not None and proxy.forwarded > probe.asked:
+    if probe.within is not None and raw.seconds > probe.within + SLACK + lag.worst:
+        raise ResponseTimeout(f"it took {raw.seconds:.2f} s, with a deadline of {probe.within:g} s")
+    shown.parsed = check_response(client, probe, raw, says, calls)
+    if probe.max_requests is not None and proxy.forwarded > probe.max_requests:
         raise WrongResponse(f"the upstream was asked {proxy.forwarded} times, and paid as often")
     if probe.check is not None:
         probe.check(shown)

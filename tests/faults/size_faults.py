@@ -27,21 +27,21 @@ def _silences(_: Pair) -> Iterable[Probe]:
 
     def pings(least: int, most: int) -> Callable[[ProbeResult], None]:
         def check(shown: ProbeResult) -> None:
-            heard = shown.heard
+            parsed = shown.parsed
             codec = registry.get(shown.case.pair.client).codec
             if (
-                heard is None or codec.encoder(STREAM_REQUEST, SYSTEM_ENVIRONMENT).ping() is None
+                parsed is None or codec.encoder(STREAM_REQUEST, SYSTEM_ENVIRONMENT).ping() is None
             ):  # a dialect without pings
                 return
-            if not least <= heard.pings <= most:
-                raise WrongResponse(f"{heard.pings} pings instead of {least} to {most}")
+            if not least <= parsed.pings <= most:
+                raise WrongResponse(f"{parsed.pings} pings instead of {least} to {most}")
 
         return check
 
     yield Probe("under a ping", (Delay(event=4, seconds=0.15),), check=pings(0, 0))
     yield Probe("over a ping", (Delay(event=4, seconds=0.5),), check=pings(1, 2))
     yield Probe("under the deadline", (Delay(event=4, seconds=1.9),), check=pings(4, 7))
-    yield Probe("over the deadline", (Delay(event=4, seconds=9.0),), "error", within=2.4 + 0.4, asked=1)
+    yield Probe("over the deadline", (Delay(event=4, seconds=9.0),), "error", within=2.4 + 0.4, max_requests=1)
 
 
 def big_script(text: str = "", arguments: str = "", chunk: int = 1 << 25) -> Script:

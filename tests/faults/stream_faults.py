@@ -69,7 +69,7 @@ class Say(ProxyFault, frozen=True, kw_only=True):
         return ProxiedResponse(200, (("content-type", self.kind),), pieces_of(self.body))
 
 
-def spoken(upstream: str, events: Events) -> Say:
+def frames_of(upstream: str, events: Events) -> Say:
     """Return a fault that sends these events in the upstream's dialect."""
     dialect = registry.get(upstream)
     encoder = dialect.codec.encoder(STREAM_REQUEST, SYSTEM_ENVIRONMENT)
@@ -97,7 +97,7 @@ def _cut_once(pair: Pair) -> Iterable[Probe]:
     if not ends_by_itself(pair):
         for how in ("close", "reset"):
             fault = CutFault(event=0, how=how, times=1)
-            yield Probe(f"before frame 0, {how}, once", (fault,), "answer", asked=2)
+            yield Probe(f"before frame 0, {how}, once", (fault,), "answer", max_requests=2)
 
 
 def cut_everywhere(case: Case) -> None:
@@ -108,7 +108,7 @@ def cut_everywhere(case: Case) -> None:
 def _cut_in(label: str, **where: Any) -> Callable[[Pair], Iterable[Probe]]:
     def probes(pair: Pair) -> Iterable[Probe]:
         for how in ("close", "end", "reset"):
-            yield Probe(f"{label}, {how}", (CutFault(how=how, **where),), "error", asked=3)
+            yield Probe(f"{label}, {how}", (CutFault(how=how, **where),), "error", max_requests=3)
 
     return probes
 
@@ -123,13 +123,13 @@ def every_split(case: Case) -> None:
     run_probes(lambda _: [Probe("every byte alone", (Slicer(size=1),)), Probe("by threes", (Slicer(size=3),))])(case)
     client, upstream = registry.get(case.pair.client), registry.get(case.pair.upstream)
     events = STREAMS["reasoning, text, a call"]
-    body = spoken(case.pair.upstream, _long(events)).body
-    made = plan(client, upstream, Conversation("m", (), stream=True))
-    whole = _translated(made, [body])
+    body = frames_of(case.pair.upstream, _long(events)).body
+    planned = plan(client, upstream, Conversation("m", (), stream=True))
+    whole = _translated(planned, [body])
     with case.probe("every split position"):
         for at in range(1, len(body), 1 if case.whole else 41):
             case.probes += 1
-            if _translated(made, [body[:at], body[at:]]) != whole:
+            if _translated(planned, [body[:at], body[at:]]) != whole:
                 raise WrongResponse(f"split at {at}, something else is said")
         if b"Paris" not in whole:
             raise NoResponse("nothing was said")
@@ -140,11 +140,11 @@ def _long(events: Events) -> Events:
     return (*events[:at], TextDelta(1, "ü🦜 “word” \n" * 30), *events[at:])
 
 
-def _translated(made: Any, pieces: list[bytes]) -> bytes:
+def _translated(planned: Any, pieces: list[bytes]) -> bytes:
     from dragoman.dialects.base import Environment
 
     numbers = iter(range(10_000))
-    answer = Translated(made, Environment(lambda prefix: f"{prefix}{next(numbers)}", lambda: 0))
+    answer = Translated(planned, Environment(lambda prefix: f"{prefix}{next(numbers)}", lambda: 0))
     return b"".join([*(answer.feed(piece) for piece in pieces), answer.close(None)])
 
 
@@ -242,15 +242,15 @@ def sixteen(case: Case) -> None:
         )(case)
 
         def all_of_them(shown: ProbeResult) -> None:
-            assert shown.heard is not None
-            if sorted(map(str, shown.heard.arguments())) != sorted(map(str, arguments)):
-                raise WrongResponse(f"not all calls came: {shown.heard.calls}")
+            assert shown.parsed is not None
+            if sorted(map(str, shown.parsed.arguments())) != sorted(map(str, arguments)):
+                raise WrongResponse(f"not all calls came: {shown.parsed.calls}")
 
         run_altered_streams(lambda _: [Probe("backwards", (backwards,), check=all_of_them)])(case)
         return
-    run_probes(lambda pair: [Probe("sixteen", (spoken(pair.upstream, events),))], says="", calls=arguments, more=READ)(
-        case
-    )
+    run_probes(
+        lambda pair: [Probe("sixteen", (frames_of(pair.upstream, events),))], says="", calls=arguments, more=READ
+    )(case)
     run_altered_streams(
         lambda _: [Probe(f"frames {at} and {at + 1} change places", (Swap(event=at),), "either") for at in range(1, 9)]
     )(case)
@@ -259,8 +259,8 @@ def sixteen(case: Case) -> None:
 def _interleaved(count: int, index: Callable[[int], int]) -> bytes:
     def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        told = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
-        return b"data: %b\n\n" % json.dumps(told).encode()
+        document = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+        return b"data: %b\n\n" % json.dumps(document).encode()
 
     def part(number: int, **function: str) -> dict[str, Any]:
         begins = {"id": f"call_{number}", "type": "function"} if "name" in function else {}
@@ -285,12 +285,12 @@ def _usage(pair: Pair) -> Iterable[Probe]:
     usage = UsageReported(Usage(12, 7))
     without = tuple(event for event in base if not isinstance(event, UsageReported))
     after = tuple(each for event in without[1:-2] for each in (event, usage))
-    yield Probe("never", (spoken(pair.upstream, without),))
-    yield Probe("only last", (spoken(pair.upstream, base),))
-    yield Probe("twice", (spoken(pair.upstream, (*without[:-2], usage, usage, *without[-2:])),))
-    yield Probe("with every piece", (spoken(pair.upstream, (without[0], *after, *without[-2:])),))
+    yield Probe("never", (frames_of(pair.upstream, without),))
+    yield Probe("only last", (frames_of(pair.upstream, base),))
+    yield Probe("twice", (frames_of(pair.upstream, (*without[:-2], usage, usage, *without[-2:])),))
+    yield Probe("with every piece", (frames_of(pair.upstream, (without[0], *after, *without[-2:])),))
     if pair.upstream == "openai":
-        body = spoken("openai", base).body.replace(
+        body = frames_of("openai", base).body.replace(
             b'"choices"', b'"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2},"choices"'
         )
         yield Probe("in every chunk", (Say(body=body),))
@@ -331,18 +331,18 @@ def _done(_: Pair) -> Iterable[Probe]:
 def _errors(pair: Pair) -> Iterable[Probe]:
     failed = Failed(Trouble("overloaded", "too busy today", 529))
     text = STREAMS["text"]
-    frame = spoken(pair.upstream, (Started("m", "m"), failed))
+    frame = frames_of(pair.upstream, (Started("m", "m"), failed))
 
     def check_uncommitted(shown: ProbeResult) -> None:
-        if shown.told.status == 200:
+        if shown.raw.status == 200:
             raise WrongResponse("an error before any content came as 200")
 
     yield Probe("first", (frame,), "error", says="too busy today", check=check_uncommitted)
-    yield Probe("in the middle", (spoken(pair.upstream, (*text[:3], failed)),), "error", says="too busy today")
-    tail = spoken(pair.upstream, (Started("m", "m"), BlockStarted(0, Text("")), failed)).body.removeprefix(
-        spoken(pair.upstream, (Started("m", "m"), BlockStarted(0, Text("")))).body
+    yield Probe("in the middle", (frames_of(pair.upstream, (*text[:3], failed)),), "error", says="too busy today")
+    tail = frames_of(pair.upstream, (Started("m", "m"), BlockStarted(0, Text("")), failed)).body.removeprefix(
+        frames_of(pair.upstream, (Started("m", "m"), BlockStarted(0, Text("")))).body
     )
-    whole = spoken(pair.upstream, text)
+    whole = frames_of(pair.upstream, text)
     yield Probe("after the finish", (Say(body=whole.body + tail, kind=whole.kind),), "either")
 
 

@@ -47,7 +47,7 @@ def test_fault(row: FaultRow, pair: Pair, tmp_path: Path, record_property: Calla
         record_property("fault", row.number)
         record_property("probes", max(case.probes, 1))
         record_property("troubles", [kind for kind, _ in case.troubles])
-    assert not case.troubles, "\n".join(f"{kind} {told}" for kind, told in case.troubles)
+    assert not case.troubles, "\n".join(f"{kind} {detail}" for kind, detail in case.troubles)
 
 
 # --- the defaults of rule 6, which the faults above scale down
@@ -122,10 +122,10 @@ def _boto3(url: str) -> Any:
 
 
 def by_boto3(url: str) -> str:
-    asked = [{"role": "user", "content": [{"text": "hello"}]}]
+    messages = [{"role": "user", "content": [{"text": "hello"}]}]
     client = _boto3(url)
     try:
-        with closing(client.converse_stream(modelId="m0", messages=asked)["stream"]) as stream:
+        with closing(client.converse_stream(modelId="m0", messages=messages)["stream"]) as stream:
             deltas = [event["contentBlockDelta"]["delta"] for event in stream if "contentBlockDelta" in event]
         return "".join(delta.get("text", "") for delta in deltas)
     finally:

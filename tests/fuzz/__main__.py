@@ -19,15 +19,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=10, help="to explore each target (10)")
     parser.add_argument("--runs", type=int, help="to try on each target, the same each time, instead of exploring")
     parser.add_argument("--seed", type=int, default=1, help="of chance, where runs are counted (1)")
-    told = parser.parse_args()
-    if told.runs is None:
-        return _explore(told.targets, told.seconds)
+    arguments = parser.parse_args()
+    if arguments.runs is None:
+        return _explore(arguments.targets, arguments.seconds)
     if os.environ.get("PYTHONHASHSEED") != "0":  # set order depends on hashes: restart with a fixed hash seed
         again = [sys.executable, "-m", "tests.fuzz", *sys.argv[1:]]
         os.execve(sys.executable, again, {**os.environ, "PYTHONHASHSEED": "0"})
     from tests.fuzz import seeded_runs
 
-    return seeded_runs.prove(told.targets, told.runs, told.seed)
+    return seeded_runs.prove(arguments.targets, arguments.runs, arguments.seed)
 
 
 def _explore(wanted: Sequence[str], seconds: int) -> int:

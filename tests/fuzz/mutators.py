@@ -156,5 +156,5 @@ class StreamMutator:
                 kind = rng.choice(self._others).kind
                 frames[at] = Payload(kind, frame.data, rng.random() < 0.2)
             case _:
-                said = self._bodies(frame.data, LIMIT, rng.getrandbits(32))
-                frames[at] = Payload(frame.kind, said, frame.error)
+                data = self._bodies(frame.data, LIMIT, rng.getrandbits(32))
+                frames[at] = Payload(frame.kind, data, frame.error)

@@ -66,9 +66,9 @@ def eventstream(data: bytes) -> None:
 def _cuts_of_frames(make: Callable[[], FrameDecoder], data: bytes) -> None:
     whole = _decoded(make(), [data])
     for pieces in ([data[i : i + 1] for i in range(len(data))], _split_in_two(data)):
-        told = _decoded(make(), pieces)
-        if told != whole:
-            raise BrokenPromise(f"frames depend on the cut: {whole!r} {told!r}")
+        decoded = _decoded(make(), pieces)
+        if decoded != whole:
+            raise BrokenPromise(f"frames depend on the cut: {whole!r} {decoded!r}")
 
 
 def _decoded(decoder: FrameDecoder, pieces: list[bytes]) -> tuple[list[Frame], str]:
@@ -100,11 +100,11 @@ def _header_round_trip(data: bytes) -> None:
 def raw_tools(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     for choice in ("auto", "kimi"):
-        whole = [told for told in outputs([text], choice) if not isinstance(told, Remark)]
+        whole = [emitted for emitted in outputs([text], choice) if not isinstance(emitted, Remark)]
         for pieces in (list(text), [text[: len(text) // 2], text[len(text) // 2 :]]):
-            told = [each for each in outputs(pieces, choice) if not isinstance(each, Remark)]
-            if told != whole:
-                raise BrokenPromise(f"calls depend on the cut: {whole!r} {told!r}")
+            emitted = [each for each in outputs(pieces, choice) if not isinstance(each, Remark)]
+            if emitted != whole:
+                raise BrokenPromise(f"calls depend on the cut: {whole!r} {emitted!r}")
 
 
 def request(dialect: Dialect, data: bytes) -> None:
@@ -115,12 +115,12 @@ def request(dialect: Dialect, data: bytes) -> None:
         call = dialect.binding.unwrap(jsonio.decode(data))
         call = structs.replace(call, model=call.model or "m")
         broken = dialect.codec.breaches(call)  # accepts any input
-        asked = dialect.codec.parse_request(call)
+        conversation = dialect.codec.parse_request(call)
     except (DragomanError, jsonio.JsonError):
         return
     for upstream in map(registry.get, registry.names()):
         try:
-            sent = plan(dialect, upstream, asked).call()
+            sent = plan(dialect, upstream, conversation).call()
         except DragomanError:
             continue
         if not broken and (
@@ -128,7 +128,7 @@ def request(dialect: Dialect, data: bytes) -> None:
         ):  # rules that were broken in the input may stay broken
             raise BrokenPromise(f"what {dialect.name} asks breaks rules of {upstream.name}: {breaches!r}")
     if not broken:
-        _check_round_trip(dialect, asked)
+        _check_round_trip(dialect, conversation)
 
 
 def _check_round_trip(dialect: Dialect, first: Conversation) -> None:
@@ -137,8 +137,8 @@ def _check_round_trip(dialect: Dialect, first: Conversation) -> None:
         again = dialect.codec.parse_request(dialect.codec.render_request(first))
     except DragomanError as error:
         raise BrokenPromise(f"{dialect.name} cannot say its own body: {error!r} {first!r}") from error
-    kept, found = (dict(each.extra.fields) if each.extra else {} for each in (first, again))
-    lost = [name for name, value in kept.items() if name not in found or found[name] != value]
+    original, found = (dict(each.extra.fields) if each.extra else {} for each in (first, again))
+    lost = [name for name, value in original.items() if name not in found or found[name] != value]
     if lost or normalize_spelling(structs.replace(first, extra=None)) != normalize_spelling(
         structs.replace(again, extra=None)
     ):
@@ -148,13 +148,13 @@ def _check_round_trip(dialect: Dialect, first: Conversation) -> None:
 def answer(dialect: Dialect, data: bytes) -> None:
     """Check a stream or whole reply: only our errors, valid events at every split, and valid output for the client."""
     laws.only_own_errors(dialect, data)
-    made = plan(client := _other_end(data), dialect, _REQUEST)
-    laws.cuts_do_not_matter(made, data, (1, len(data) // 2, len(data) - 1))
+    planned = plan(client := _other_end(data), dialect, _REQUEST)
+    laws.cuts_do_not_matter(planned, data, (1, len(data) // 2, len(data) - 1))
     if client.codec.family == dialect.codec.family:
         return  # passed through unchanged
-    answer, frames = ResponseTranslator(made, laws.fixed_environment()), client.binding.frame_decoder()
-    told = [*frames.feed(answer.feed(data) + answer.close()), *frames.close()]
-    broken = [each for each in client.codec.stream_breaches(told) if not each.rule.endswith(_UNSAID)]
+    answer, frames = ResponseTranslator(planned, laws.fixed_environment()), client.binding.frame_decoder()
+    frames_out = [*frames.feed(answer.feed(data) + answer.close()), *frames.close()]
+    broken = [each for each in client.codec.stream_breaches(frames_out) if not each.rule.endswith(_UNSAID)]
     if broken:
         raise BrokenPromise(
             f"the {client.name} response translated from {dialect.name} breaks the rules of {client.name}: {broken!r}"
@@ -189,10 +189,10 @@ def seeds(target: str) -> Iterator[bytes]:
     kind, _, dialect = target.partition(".")
     if dialect:
         suffix = "request.json" if kind == "request" else "stream"
-        told = (path.read_bytes() for path in sorted(STORIES.glob(f"*/{dialect}.{suffix}")))
-        yield from told if kind == "request" else (wire_bytes(registry.get(dialect), text) for text in told)
+        contents = (path.read_bytes() for path in sorted(STORIES.glob(f"*/{dialect}.{suffix}")))
+        yield from contents if kind == "request" else (wire_bytes(registry.get(dialect), text) for text in contents)
     elif kind == "raw_tools":
-        yield from ("".join(text for _, text in case.said).encode() for case in CASES)
+        yield from ("".join(text for _, text in case.content).encode() for case in CASES)
     else:
         dialects = ("anthropic", "openai") if kind == "sse" else ("bedrock", "kiro")
         yield from itertools.chain.from_iterable(seeds(f"answer.{dialect}") for dialect in dialects)
@@ -208,10 +208,10 @@ def run_target(target: str, data: bytes) -> None:
     try:
         TARGETS[target](data)
     except BaseException:
-        kept = CRASHES / target / hashlib.sha1(data, usedforsecurity=False).hexdigest()[:12]
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_bytes(data)
-        print(f"kept as {kept}: {data[:_SHOWN]!r}", file=sys.stderr)
+        path = CRASHES / target / hashlib.sha1(data, usedforsecurity=False).hexdigest()[:12]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        print(f"kept as {path}: {data[:_SHOWN]!r}", file=sys.stderr)
         raise
 
 
@@ -224,6 +224,6 @@ def find_targets(wanted: Sequence[str]) -> Sequence[str]:
 
 
 def exit_status(good: Mapping[str, bool]) -> int:
-    failed = [target for target, held in good.items() if not held]
+    failed = [target for target, is_good in good.items() if not is_good]
     print(f"{len(good)} targets, {len(failed)} broken" + "".join(f"\n  {name}" for name in failed))
     return 1 if failed else 0

@@ -39,7 +39,7 @@ def events(job: str) -> list[dict[str, Any]]:
     item = {"type": "message", "id": "msg_1", "status": "in_progress", "role": "assistant", "content": []}
     part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
     where = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
-    told: list[dict[str, Any]] = [
+    rows: list[dict[str, Any]] = [
         {"type": "response.created", "response": response(job, "queued")},
         {"type": "response.queued", "response": response(job, "queued")},
         {"type": "response.in_progress", "response": response(job, "in_progress")},
@@ -55,7 +55,7 @@ def events(job: str) -> list[dict[str, Any]]:
         },
         {"type": "response.completed", "response": response(job, "completed", "".join(TEXT))},
     ]
-    return [{**event, "sequence_number": number} for number, event in enumerate(told)]
+    return [{**event, "sequence_number": number} for number, event in enumerate(rows)]
 
 
 class BackgroundService:
@@ -148,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path, query = self._record()
         job = path.split("/")[3]
-        asked = parse_qs(query)
+        parameters = parse_qs(query)
         if self.service.reads is not None:
             self._send(self.service.reads)
         elif job not in self.service.jobs:
@@ -157,8 +157,8 @@ class _Handler(BaseHTTPRequestHandler):
             )
         elif path.endswith("/input_items"):
             self._send({"object": "list", "data": [], "has_more": False, "first_id": None, "last_id": None})
-        elif asked.get("stream") == ["true"]:
-            self._stream(job, int(asked.get("starting_after", ["-1"])[0]) + 1)
+        elif parameters.get("stream") == ["true"]:
+            self._stream(job, int(parameters.get("starting_after", ["-1"])[0]) + 1)
         elif self.service.jobs[job] == "failed":
             error = {"code": "server_error", "message": "it broke"}
             self._send({**response(job, "failed"), "error": error})

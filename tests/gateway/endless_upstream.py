@@ -18,7 +18,7 @@ class EndlessUpstream:
         self.shape = shape
         self.go = threading.Event()  # no request is answered before it is set
         self.go.set()
-        self.asked = self.gone = 0
+        self.requests = self.gone = 0
         self.left = threading.Event()  # set when the gateway closes a connection
         self.sent = 0
         self.most = 64 * 1024 * 1024
@@ -40,7 +40,7 @@ class EndlessUpstream:
     def _answer(self, connection: socket.socket) -> None:
         try:
             self._read(connection)
-            self.asked += 1
+            self.requests += 1
             self.go.wait(60)
             head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
             connection.sendall(head.encode())

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.admission import KeyCheck
@@ -43,8 +43,8 @@ key = "the-upstream-secret"
 def parse_config(text: str, **flags: Any) -> Config:
     """Return a configuration from TOML, with plain-text keys, on a free port."""
     ours = {"server.port": 0, "server.drain": 2}
-    given = {**ours, **{name.replace("__", "."): value for name, value in flags.items()}}
-    return build_config(f"allow_literal_secrets = true\n{text}", None, {"HOME": "/nowhere"}, given).config
+    settings = {**ours, **{name.replace("__", "."): value for name, value in flags.items()}}
+    return build_config(f"allow_literal_secrets = true\n{text}", None, {"HOME": "/nowhere"}, settings).config
 
 
 class GatewayHarness:
@@ -74,12 +74,12 @@ class GatewayHarness:
     ) -> tuple[int, dict[str, str], bytes]:
         """Send one request on its own connection. Raises IncompleteRead for a truncated stream."""
         raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        all_headers = {name.replace("_", "-"): value for name, value in headers.items()}
         if key is not None:
-            given["x-api-key"] = key
+            all_headers["x-api-key"] = key
         connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=TIMEOUT)
         try:
-            connection.request(method, path, raw, given)
+            connection.request(method, path, raw, all_headers)
             response = connection.getresponse()
             return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
         finally:
@@ -88,13 +88,15 @@ class GatewayHarness:
 
 @contextmanager
 def start_gateway(
-    text: str, tmp_path: Path, *, patience: RetrySettings = FAST_RETRIES, **flags: Any
+    text: str, tmp_path: Path, *, retry_settings: RetrySettings = FAST_RETRIES, **flags: Any
 ) -> Iterator[GatewayHarness]:
     """Run a gateway with this TOML configuration."""
     log = io.StringIO()
-    journal = AccessLog(Redactor(), stream=log, form="json", level="debug")
+    access_log = AccessLog(Redactor(), stream=log, form="json", level="debug")
     config = parse_config(text, **flags)
-    with running_gateway(config, state=tmp_path, journal=journal, patience=patience, key=KEY) as running:
+    with running_gateway(
+        config, state=tmp_path, access_log=access_log, retry_settings=retry_settings, key=KEY
+    ) as running:
         yield GatewayHarness(running, log, tmp_path)
 
 
@@ -134,8 +136,8 @@ def client_request(client: str, *, stream: bool = False, model: str = MODEL, tex
         case "responses":
             return "/v1/responses", {"model": model, "input": text, "stream": stream}
         case "bedrock":
-            said = {"messages": [{"role": "user", "content": [{"text": text}]}]}
-            return f"/model/{model}/converse{'-stream' if stream else ''}", said
+            body = {"messages": [{"role": "user", "content": [{"text": text}]}]}
+            return f"/model/{model}/converse{'-stream' if stream else ''}", body
         case _:
             action = "streamGenerateContent?alt=sse" if stream else "generateContent"
             return f"/v1beta/models/{model}:{action}", {"contents": [{"role": "user", "parts": [{"text": text}]}]}
@@ -188,11 +190,21 @@ def sse_response(*frames: bytes) -> tuple[bytes, bytes]:
     return head, b"".join(b"data: " + frame + b"\n\n" for frame in frames)
 
 
+class GatewayAddress(Protocol):
+    """Where a gateway is, and its key."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
+
+
 class StreamClient:
     """A client that can disconnect, or stop reading, in the middle of a stream."""
 
     def __init__(
-        self, harness: GatewayHarness, path: str, body: dict[str, Any], receive_buffer: int | None = None
+        self, harness: GatewayAddress, path: str, body: dict[str, Any], receive_buffer: int | None = None
     ) -> None:
         host, _, port = harness.url.removeprefix("http://").partition(":")
         raw = json.dumps(body).encode()

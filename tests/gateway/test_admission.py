@@ -31,7 +31,8 @@ from tests.gateway.harness import (
 
 @pytest.fixture(scope="module")
 def harness(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayHarness]:
-    text = upstream_config("one", "anthropic", simulator.url, 'models = ["m", "claude-sonnet-4-5"]')
+    text = upstream_config("one", "anthropic", simulator.url, 'models = ["m", "claude-sonnet-4-5", "x-*"]')
+    text += upstream_config("two", "anthropic", simulator.url, 'models = ["other"]')
     with start_gateway(text, tmp_path_factory.mktemp("state"), server__max_body=100_000) as running:
         yield running
 
@@ -64,9 +65,9 @@ def test_every_request_without_the_key_gets_the_same_error(
     harness: GatewayHarness, simulator: Simulator, headers: dict[str, str]
 ) -> None:
     before = simulator.total
-    status, given, body = harness.request(f"/v1/messages?key={KEY}", anthropic_body(), key=None, **headers)
+    status, response_headers, body = harness.request(f"/v1/messages?key={KEY}", anthropic_body(), key=None, **headers)
     assert (status, json.loads(body)["error"]["type"]) == (401, "authentication_error")
-    assert given["x-request-id"].startswith("req_")
+    assert response_headers["x-request-id"].startswith("req_")
     assert simulator.total == before
     assert (
         json.loads(harness.request("/v1/chat/completions", openai_body(), key=None)[2])["error"]["code"]
@@ -134,8 +135,8 @@ def test_a_gateway_requires_a_key() -> None:
 
 
 def request_to(host: str | None = "127.0.0.1:8787", **headers: str) -> HttpRequest:
-    given = tuple((name.replace("_", "-"), value) for name, value in headers.items())
-    return HttpRequest("POST", "/v1/messages", headers=(*((("host", host),) if host is not None else ()), *given))
+    all_headers = tuple((name.replace("_", "-"), value) for name, value in headers.items())
+    return HttpRequest("POST", "/v1/messages", headers=(*((("host", host),) if host is not None else ()), *all_headers))
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8787", "127.8.8.8", "[::1]:80", "my.box:80"])
@@ -248,7 +249,7 @@ def test_the_gateway_checks_the_head_first(harness: GatewayHarness) -> None:
     ("method", "path", "status", "allow"),
     [
         ("POST", "/v1/nothing", 404, None),
-        ("GET", "/", 404, None),
+        ("POST", "/", 404, None),
         ("POST", "/v1/responses/x", 404, None),
         ("GET", "/v1/messages", 405, "POST"),
         ("DELETE", "/v1/chat/completions", 405, "POST"),
@@ -300,10 +301,12 @@ def test_a_deeply_nested_body_is_refused(harness: GatewayHarness) -> None:
     assert '"outcome":"bug"' not in harness.text
 
 
-def test_an_unknown_model_is_a_404_that_lists_similar_ones(harness: GatewayHarness) -> None:
+def test_u1_an_unknown_model_is_a_404_with_similar_names_patterns_and_remedies(harness: GatewayHarness) -> None:
     status, _, body = harness.request("/v1/messages", anthropic_body("claude-sonnet-4-6"))
     assert status == 404
-    assert "claude-sonnet-4-5" in json.loads(body)["error"]["message"]
+    message = json.loads(body)["error"]["message"]
+    for words in ("claude-sonnet-4-5", "x-*", "UPSTREAM/MODEL (upstreams: one, two)", "[default]", "dragoman models"):
+        assert words in message
 
 
 def test_probes_need_no_key_and_return_one_word(harness: GatewayHarness) -> None:

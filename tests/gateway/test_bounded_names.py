@@ -83,8 +83,8 @@ def test_s3_a_user_id_of_a_hundred_thousand_characters_is_forwarded_quickly(tmp_
         start_gateway(upstream_config("one", "kiro", simulator.url), tmp_path) as harness,
     ):
         user = json.dumps("session" + "_" * 100_000)
-        asked = anthropic_body("claude-sonnet-4", metadata={"user_id": user})
-        assert harness.request("/v1/messages", asked)[0] == 200
+        body = anthropic_body("claude-sonnet-4", metadata={"user_id": user})
+        assert harness.request("/v1/messages", body)[0] == 200
 
 
 # --- error messages of an upstream
@@ -175,11 +175,11 @@ def key_headers(harness: GatewayHarness, body: bytes) -> list[dict[str, str]]:
     ]
 
 
-def asked(
+def send(
     harness: GatewayHarness, body: bytes, headers: dict[str, str], path: str = PATH, method: str = "POST"
 ) -> tuple[int, bytes]:
-    given = {name.replace("-", "_"): value for name, value in headers.items()}
-    status, _, answer = harness.request(path, body, method=method, key=None, **given)
+    named_headers = {name.replace("-", "_"): value for name, value in headers.items()}
+    status, _, answer = harness.request(path, body, method=method, key=None, **named_headers)
     return status, answer
 
 
@@ -190,17 +190,17 @@ def test_s9_a_stored_response_is_found_with_every_form_of_the_key(tmp_path: Path
         start_gateway(upstream_config("one", "openai", simulator.url), tmp_path) as harness,
     ):
         first = json.dumps({"model": "m", "input": "hello"}).encode()
-        made = [asked(harness, first, headers) for headers in key_headers(harness, first)]
-        assert [status for status, _ in made] == [200] * len(made)
-        for _, answer in made:
+        responses = [send(harness, first, headers) for headers in key_headers(harness, first)]
+        assert [status for status, _ in responses] == [200] * len(responses)
+        for _, answer in responses:
             answer_id = json.loads(answer)["id"]
             body = json.dumps({"model": "m", "input": "go on", "previous_response_id": answer_id}).encode()
             for headers in key_headers(harness, body):
-                status, answered = asked(harness, body, headers)
+                status, answered = send(harness, body, headers)
                 assert status == 200, answered
             path = f"{PATH}/{answer_id}"
             signed = aws(harness, b"", path=path, method="GET")
-            assert asked(harness, b"", signed, path, "GET")[0] == 200
+            assert send(harness, b"", signed, path, "GET")[0] == 200
 
 
 def test_s9_owners_of_two_keys_differ_and_do_not_show_the_key() -> None:
@@ -215,4 +215,4 @@ def test_a_request_without_the_key_owns_no_response(key: str, tmp_path: Path) ->
         start_gateway(upstream_config("one", "openai", simulator.url), tmp_path) as harness,
     ):
         body = json.dumps({"model": "m", "input": "hello"}).encode()
-        assert asked(harness, body, {"x-api-key": key})[0] == 401
+        assert send(harness, body, {"x-api-key": key})[0] == 401

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from dragoman.gateway import serve
-from dragoman.gateway.access_log import Record
+from dragoman.gateway.access_log import logged_request
 from dragoman.gateway.admin import _MAX_CONNECTIONS, admin_listener
 from dragoman.gateway.admission import TrustedProxies
+from dragoman.gateway.app import Gateway
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.limits import MemoryAccount, MemoryBudget, Overloaded, RequestLimits, peer_share
+from dragoman.gateway.records import Record, request_text
 from dragoman.http import framing
 from dragoman.http.addresses import limit_key, normalize_address
 from dragoman.http.exchange import Exchange
@@ -29,6 +31,8 @@ from dragoman.http.server.proxy_protocol import BadProxyHeader, ProxyHeader, par
 from dragoman.http.server.serving import ConnectionRegistry, HttpServer, ShedResult
 from dragoman.simulator import Simulator
 from tests.gateway.harness import (
+    KEY,
+    TIMEOUT,
     GatewayHarness,
     gateway_with_simulator,
     parse_config,
@@ -150,8 +154,8 @@ def test_invalid_settings_are_refused_with_their_place() -> None:
 
 
 def test_the_text_log_line_names_a_client_beyond_loopback() -> None:
-    assert "from 192.0.2.1" in Record("id", "POST", "/", client="192.0.2.1").line()
-    assert "from" not in Record("id", "POST", "/", client="127.0.0.1").line()
+    assert "from 192.0.2.1" in request_text(logged_request(Record("id", "POST", "/", client="192.0.2.1"), ""))
+    assert "from" not in request_text(logged_request(Record("id", "POST", "/", client="127.0.0.1"), ""))
     assert normalize_address("fe80::1%eth0") == "fe80::1" and normalize_address("name") == ""
 
 
@@ -216,6 +220,24 @@ def test_s11_a_client_behind_a_proxy_has_the_limit_of_one_client(tmp_path: Path)
         assert clients[3].answer()[0] == 200
 
 
+def test_u4_proxies_and_the_limit_of_one_client_are_reloaded(tmp_path: Path) -> None:
+    """U4: both needed a restart."""
+    through = request_via_proxy("192.0.2.1") + request_bytes()
+    with gateway_with_simulator("", tmp_path) as (harness, simulator), ExitStack() as stack:
+        with SocketClient(harness, FRONT, first=through) as client:
+            assert client.answer()[0] == 400
+        text = upstream_config("one", "anthropic", simulator.url)
+        config = parse_config(text, server__limits__peer_connections=2, **FLAGS)
+        loop = harness.running.loop
+        assert loop is not None
+        asyncio.run_coroutine_threadsafe(harness.running.gateway.reload(config), loop).result(TIMEOUT)
+        clients = []
+        for _ in range(3):
+            clients.append(stack.enter_context(SocketClient(harness, FRONT, first=through)))
+            assert clients[-1].answer()[0] == 200
+        wait_until(clients[0].is_closed)
+
+
 def test_a_missing_proxy_header_times_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module in (framing, connection):
         monkeypatch.setattr(module, "HEAD_SECONDS", 0.1)
@@ -230,7 +252,7 @@ def test_s11_a_trusted_ipv6_proxy_is_exempt_from_the_limit_of_one_client(monkeyp
     found: list[Any] = []
     monkeypatch.setattr(serve, "Acceptor", lambda *_, max_of_peer, **__: found.append(max_of_peer))
     server = serve.GatewayServer.__new__(serve.GatewayServer)
-    server._settings = parse_config("", server__trusted_proxies=["2001:db8::/32"]).server
+    server.gateway = Gateway(parse_config("", server__trusted_proxies=["2001:db8::/32"]), key=KEY)
     server.listening = None  # type: ignore[assignment]
     server._acceptor(None)  # type: ignore[arg-type]
     assert (found[0]("2001:db8::1"), found[0]("2001:db9::1")) == (1000, 500)
@@ -371,11 +393,11 @@ def test_a_connection_has_a_grace_period_for_its_first_bytes(monkeypatch: pytest
         connections.add(each)
     connections.mark_received(idle, is_admitted=True)
     assert connections.shed() is ShedResult.LATER and not new.aborted and not idle.aborted
-    heard, silent = Stub("b", since=monotonic() + 60.0), Stub("c", since=monotonic() + 60.0)
-    for each in (heard, silent):
+    busy, silent = Stub("b", since=monotonic() + 60.0), Stub("c", since=monotonic() + 60.0)
+    for each in (busy, silent):
         connections.add(each)
-    connections.mark_received(heard)
-    assert connections.shed() is ShedResult.CLOSED and heard.aborted
+    connections.mark_received(busy)
+    assert connections.shed() is ShedResult.CLOSED and busy.aborted
     connections.shorten_grace(silent)
     assert connections.shed("c") is ShedResult.CLOSED and silent.aborted
     assert connections.shed() is ShedResult.LATER and not idle.aborted

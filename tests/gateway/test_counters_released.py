@@ -86,7 +86,7 @@ def counters(harness: GatewayHarness) -> dict[str, Any]:
         "explaining": (services.report_queue.waiting, services.report_queue._bytes),
         "worker": gateway.worker._waiting,
         "gates": [(each.slots.active, each.slots.waiting) for each in fleet.backends if each.slots.active],
-        "users": fleet._users,
+        "users": fleet.users,
         "probes": [rest for rest in gateway.breaker.cooldowns.values() if rest.probing],
     }
 

@@ -117,8 +117,8 @@ def test_the_gateway_records_a_refusal_of_an_upstream(enabled: bool, tmp_path: P
     assert report is not None
     assert (report.client, report.dialect, report.model) == ("anthropic", "kiro", "claude-sonnet-4.5")
     assert len(report.notes) == int(headers["dragoman-notes"])
-    assert "conversationState" in report.sent.body and '"messages"' in report.asked.body
-    assert report.answered.line == "400" and "Improperly formed" in report.answered.body
+    assert "conversationState" in report.sent.body and '"messages"' in report.request.body
+    assert report.response.line == "400" and "Improperly formed" in report.response.body
     everything = (tmp_path / "refusals" / f"{report.id}.json").read_text()
     assert KEY not in everything and "something-else" not in everything and "the-upstream-secret" not in everything
 
@@ -134,7 +134,7 @@ def test_a_key_is_masked_in_every_place_of_a_report(tmp_path: Path) -> None:
         assert status == 400
         report = wait_for_refusal(tmp_path, headers["x-request-id"])
     assert report is not None
-    assert report.asked.line == "POST /v1beta/models/***:generateContent?%6bey=***&x=***"
+    assert report.request.line == "POST /v1beta/models/***:generateContent?%6bey=***&x=***"
     assert (report.model, "***" in str(report.notes)) == ("***", True)
     everything = (tmp_path / "refusals" / f"{report.id}.json").read_text()
     assert not [secret for secret in (shaped, "something-else", KEY) if secret in everything]

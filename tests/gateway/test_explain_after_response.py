@@ -31,7 +31,7 @@ BODY = b'{"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content
 def case(request_id: str, body: bytes = BODY) -> PendingReport:
     plan = PlanJob(HttpRequest("POST", "/v1/messages"), BOUNDS, registry.get("openai"), "m", TranslationSettings())
     way = (request_id, "anthropic", "one")
-    job = ExplainJob(plan, way, (), HttpResponse(400, (), b"{}"), Fault("invalid", "no", 400), ())
+    job = ExplainJob(plan, way, None, HttpResponse(400, (), b"{}"), Fault("invalid", "no", 400), ())
     return PendingReport(job, registry.get("anthropic"), body, ResponseStore(), Owner("a"), None)
 
 
@@ -40,10 +40,10 @@ def test_s7_the_client_gets_its_response_before_the_report_is_made(
 ) -> None:
     may_go_on, began = threading.Event(), threading.Event()
 
-    def slow(*given: Any) -> Any:
+    def slow(*args: Any) -> Any:
         began.set()
         assert may_go_on.wait(30)
-        return build_report(*given)
+        return build_report(*args)
 
     monkeypatch.setattr(explain, "build_report", slow)
     with gateway_with_simulator(REFUSED, tmp_path, "kiro") as (harness, _):

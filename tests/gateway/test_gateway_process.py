@@ -21,7 +21,8 @@ import pytest
 
 from dragoman.errors import LocalMisuse
 from dragoman.gateway import access_log, admin
-from dragoman.gateway.access_log import AccessLog, Record
+from dragoman.gateway.access_log import AccessLog
+from dragoman.gateway.records import Record
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import running_gateway
 from dragoman.model.conversation import Stop, StopReason, Usage
@@ -71,8 +72,8 @@ def test_ten_requests_with_an_expired_login_make_one_refresh(path: str, tmp_path
         login.chmod(0o600)
         text = f'[upstreams.kiro]\npreset = "kiro"\nbase_url = "{simulator.url}"\ncredentials = "ide:{login}"\n'
         with start_gateway(text, tmp_path) as harness, ThreadPoolExecutor(10) as pool:
-            asked = anthropic_body("claude-sonnet-4.5")
-            statuses = [each[0] for each in pool.map(lambda _: harness.request(path, asked), range(10))]
+            body = anthropic_body("claude-sonnet-4.5")
+            statuses = [each[0] for each in pool.map(lambda _: harness.request(path, body), range(10))]
         assert statuses == [200] * 10
         paths = [received.path for received in simulator.requests]
         assert (paths.count("/refreshToken"), paths.count("/generateAssistantResponse")) == (1, 10)
@@ -95,17 +96,18 @@ def test_a_login_refused_before_its_expiry_is_refreshed_without_an_error_for_the
         with start_gateway(text, tmp_path) as harness:
             for _ in range(2):
                 assert harness.request("/v1/messages", anthropic_body("claude-sonnet-4.5", stream=stream))[0] == 200
-        asked = [(each.path, each.status) for each in simulator.requests]
+        calls = [(each.path, each.status) for each in simulator.requests]
         chat_path = "/generateAssistantResponse"
-        assert asked == [(chat_path, 403), ("/refreshToken", 200), (chat_path, 200), (chat_path, 200)]
+        assert calls == [(chat_path, 403), ("/refreshToken", 200), (chat_path, 200), (chat_path, 200)]
 
 
-def test_status_and_metrics_are_only_for_this_user(tmp_path: Path) -> None:
-    path = tmp_path / "run" / "admin.sock"
+@pytest.mark.parametrize("folder", ["run", "longer-than-the-address-of-a-socket-" * 4])
+def test_status_and_metrics_are_only_for_this_user(tmp_path: Path, folder: str) -> None:
+    path = tmp_path / folder / "admin.sock"
     with running_simulator("openai") as simulator:
         config = parse_config(upstream_config("one", "openai", simulator.url), server__admin_socket=str(path))
-        journal = AccessLog(Redactor(), stream=io.StringIO())
-        with running_gateway(config, state=tmp_path, journal=journal, key=KEY, admin_socket=True) as running:
+        log = AccessLog(Redactor(), stream=io.StringIO())
+        with running_gateway(config, state=tmp_path, access_log=log, key=KEY, admin_socket=True) as running:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
             connection = http.client.HTTPConnection(running.url.removeprefix("http://"))
@@ -120,8 +122,10 @@ def test_status_and_metrics_are_only_for_this_user(tmp_path: Path) -> None:
             metrics = admin.send_admin_request(path, "/metrics").decode()
             assert 'dragoman_requests_total{dialect="anthropic",model="gpt",outcome="ok",upstream="one"} 1.0' in metrics
             assert "dragoman_time_to_first_byte_seconds_bucket" in metrics
-            assert admin.send_admin_request(path, "/nothing") == b"/status, /metrics, /cooldowns, /healthz\n"
-            second = running_gateway(config, state=tmp_path, journal=journal, key=KEY, admin_socket=True)
+            assert admin.send_admin_request(path, "/nothing") == (
+                b"/status, /models, /metrics, /cooldowns, /log, /requests, /activity, /healthz\n"
+            )
+            second = running_gateway(config, state=tmp_path, access_log=log, key=KEY, admin_socket=True)
             with pytest.raises(LocalMisuse, match="another gateway"), second:
                 pass
             assert path.exists()
@@ -153,8 +157,8 @@ def test_a_reload_with_another_key_revokes_the_old_one(tmp_path: Path) -> None:
     old, new = "dgm_the-old-key-0123456789abcdef", "dgm_the-new-key-0123456789abcdef"
     with running_simulator("openai") as simulator:
         configs = [parse_config(upstream_config("one", "openai", simulator.url), server__key=key) for key in (old, new)]
-        journal = AccessLog(Redactor(), stream=io.StringIO())
-        with running_gateway(configs[0], state=tmp_path, journal=journal) as running:
+        log = AccessLog(Redactor(), stream=io.StringIO())
+        with running_gateway(configs[0], state=tmp_path, access_log=log) as running:
             harness = GatewayHarness(running, io.StringIO(), tmp_path)
             for _ in range(2):
                 assert [harness.request("/v1/chat/completions", openai_body(), key=key)[0] for key in (old, new)] == [
@@ -294,8 +298,8 @@ def test_a_stop_writes_all_log_lines(tmp_path: Path, monkeypatch: pytest.MonkeyP
     count, script = 10, parse_script('then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]')
     with running_simulator("openai", script=script) as simulator, (tmp_path / "log").open("w") as stream:
         config = parse_config(upstream_config("one", "openai", simulator.url), server__drain=0)
-        journal = AccessLog(Redactor(), stream=stream, form="json")
-        with running_gateway(config, state=tmp_path, journal=journal, key=KEY) as running:
+        log = AccessLog(Redactor(), stream=stream, form="json")
+        with running_gateway(config, state=tmp_path, access_log=log, key=KEY) as running:
             harness = GatewayHarness(running, io.StringIO(), tmp_path)
             clients = [StreamClient(harness, "/v1/chat/completions", openai_body(stream=True)) for _ in range(count)]
             for client in clients:
@@ -309,9 +313,9 @@ def test_a_stop_writes_all_log_lines(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_log_write_error_does_not_fail_a_request() -> None:
     closed = io.StringIO()
     closed.close()
-    journal = AccessLog(Redactor(), stream=closed)
-    journal.request(record())
-    assert journal.dropped == 1
+    log = AccessLog(Redactor(), stream=closed)
+    log.request(record())
+    assert log.dropped == 1
 
 
 def test_no_thread_or_task_survives_a_stop(tmp_path: Path) -> None:

@@ -108,17 +108,21 @@ def call_tool_by_chat(harness: GatewayHarness) -> None:
 
 def call_tool_by_responses(harness: GatewayHarness) -> None:
     tool = {"type": "function", "name": "get_weather", "parameters": SCHEMA}
-    asked: list[Any] = [{"role": "user", "content": "call get_weather"}]
+    messages: list[Any] = [{"role": "user", "content": "call get_weather"}]
     body: Any = {
         "model": "m",
-        "input": asked,
+        "input": messages,
         "tools": [tool],
         "store": False,
         "include": ["reasoning.encrypted_content"],
     }
     output = json.loads(harness.request("/v1/responses", body)[2])["output"]
     called = next(item for item in output if item["type"] == "function_call")
-    body["input"] = [*asked, *output, {"type": "function_call_output", "call_id": called["call_id"], "output": "sunny"}]
+    body["input"] = [
+        *messages,
+        *output,
+        {"type": "function_call_output", "call_id": called["call_id"], "output": "sunny"},
+    ]
     assert harness.request("/v1/responses", body)[0] == 200
 
 
@@ -253,7 +257,7 @@ console.log(buffer.trim() ? 'left over' : 'ended well', events);
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_s15_a_reader_like_googles_javascript_sdk_raises(tmp_path: Path) -> None:
     with gateway_with_failing_stream("anthropic", tmp_path) as harness:
-        asked = [f"{harness.url}{PATH}?alt=sse", json.dumps(ASK), KEY]
-        command = ["node", "--input-type=module", "-e", _SDK_READER, *asked]
+        arguments = [f"{harness.url}{PATH}?alt=sse", json.dumps(ASK), KEY]
+        command = ["node", "--input-type=module", "-e", _SDK_READER, *arguments]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         assert ran.stdout.startswith("raised 5"), ran.stdout

@@ -182,7 +182,7 @@ def test_s16_a_stream_of_keep_alives_ends_with_the_timeout_error_of_the_client(d
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
 def test_s16_whitespace_before_a_whole_response_is_not_content(dialect: str, tmp_path: Path) -> None:
-    asked: tuple[tuple[str, dict[str, Any]], ...] = (
+    cases: tuple[tuple[str, dict[str, Any]], ...] = (
         ("/v1/messages", anthropic_body()),
         ("/v1/chat/completions", openai_body()),
     )
@@ -190,7 +190,7 @@ def test_s16_whitespace_before_a_whole_response_is_not_content(dialect: str, tmp
         keep_alive_service(b"", b" \n", "application/json") as url,
         start_gateway(upstream_config("one", dialect, url, _MORE), tmp_path) as harness,
     ):
-        for path, body in asked:
+        for path, body in cases:
             status, _, answer = harness.request(path, body)
             assert (status, b"no content" in answer) == (504, True), answer
 
@@ -202,7 +202,7 @@ def test_s16_whitespace_before_a_whole_response_is_not_content(dialect: str, tmp
 def gateway_with_one_refusal(tmp_path: Path, status: int, more: str = "") -> Iterator[tuple[GatewayHarness, Simulator]]:
     """Run a gateway with the default retry settings and an upstream that refuses once and then answers."""
     script = f'then = "last"\n[[turn]]\nstatus = [{status}]\nmessage = "this is why"\n{more}\n[[turn]]\ntext = "Back."'
-    with gateway_with_simulator(script, tmp_path, patience=RetrySettings()) as (harness, simulator):
+    with gateway_with_simulator(script, tmp_path, retry_settings=RetrySettings()) as (harness, simulator):
         yield harness, simulator
 
 
@@ -247,7 +247,7 @@ def test_s5_another_credential_and_the_next_target_are_tried_instead(tmp_path: P
     with running_simulator("openai", script=parse_script(script)) as one, running_simulator("openai") as two:
         text = upstream_config("one", "openai", one.url) + upstream_config("two", "openai", two.url)
         text += f'[[routes]]\nmatch = "{MODEL}"\nupstream = "one"\nfallbacks = ["two"]\n'
-        with start_gateway(text, tmp_path, patience=RetrySettings()) as harness:
+        with start_gateway(text, tmp_path, retry_settings=RetrySettings()) as harness:
             for _ in range(3):
                 assert harness.request("/v1/messages", REQUESTS["/v1/messages"])[0] == 200
             assert (one.total, two.total) == (1, 3)
@@ -280,7 +280,7 @@ def test_s12_each_upstream_has_its_own_retry_budget(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("delay", "expected"),
     [
         (99999999999999999999.0, MAX_RETRY_AFTER),
         (10**400, MAX_RETRY_AFTER),
@@ -292,29 +292,29 @@ def test_s12_each_upstream_has_its_own_retry_budget(tmp_path: Path) -> None:
         (None, None),
     ],
 )
-def test_s12_a_fault_has_a_retry_after_of_one_day_at_most(given: float | None, expected: float | None) -> None:
-    assert Fault("rate_limit", "slow", 429, retry_after=given).retry_after == expected
+def test_s12_a_fault_has_a_retry_after_of_one_day_at_most(delay: float | None, expected: float | None) -> None:
+    assert Fault("rate_limit", "slow", 429, retry_after=delay).retry_after == expected
 
 
-@pytest.mark.parametrize("given", ["99999999999999999999", "1e30", "9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT"])
+@pytest.mark.parametrize("delay", ["99999999999999999999", "1e30", "9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT"])
 @pytest.mark.parametrize(("path", "body"), REQUESTS.items())
 def test_s12_a_client_gets_a_retry_after_of_one_day_at_most(
-    path: str, body: dict[str, Any], given: str, tmp_path: Path
+    path: str, body: dict[str, Any], delay: str, tmp_path: Path
 ) -> None:
     """S12: `retry-after: 99999999999999999999` was passed on."""
-    raw = f"HTTP/1.1 429 No\r\nretry-after: {given}\r\ncontent-length: 4\r\nconnection: close\r\n\r\nslow"
+    raw = f"HTTP/1.1 429 No\r\nretry-after: {delay}\r\ncontent-length: 4\r\nconnection: close\r\n\r\nslow"
     with (
         fixed_response_server(raw.encode()) as url,
         start_gateway(upstream_config("one", "anthropic", url), tmp_path) as harness,
     ):
         _, headers, answer = harness.request(path, body)
         assert 0 <= int(headers["retry-after"]) <= MAX_RETRY_AFTER
-        assert given.encode() not in answer
+        assert delay.encode() not in answer
 
 
-@pytest.mark.parametrize("given", ["-5", "nan", "inf", "soon", "", "-inf", "0x10", "٣"])
-def test_s12_an_invalid_retry_after_is_not_forwarded(given: str, tmp_path: Path) -> None:
-    raw = f"HTTP/1.1 429 No\r\nretry-after: {given}\r\ncontent-length: 4\r\nconnection: close\r\n\r\nslow"
+@pytest.mark.parametrize("delay", ["-5", "nan", "inf", "soon", "", "-inf", "0x10", "٣"])
+def test_s12_an_invalid_retry_after_is_not_forwarded(delay: str, tmp_path: Path) -> None:
+    raw = f"HTTP/1.1 429 No\r\nretry-after: {delay}\r\ncontent-length: 4\r\nconnection: close\r\n\r\nslow"
     with (
         fixed_response_server(raw.encode()) as url,
         start_gateway(upstream_config("one", "anthropic", url), tmp_path) as harness,

@@ -75,7 +75,7 @@ def test_all_detected_services_make_one_valid_file(home: UserHome) -> None:
     assert init(home, "--yes", **environ).returncode == 0
     text = config_file(home).read_text()
     assert not any(word in text for word in ("a-secret-token", "sk-secret", "AKIA"))
-    listed = json.loads(home.run("models", "--json", **environ).stdout)
+    listed = json.loads(home.run("models", "--offline", "--json", **environ).stdout)
     assert {row["upstream"] for row in listed["patterns"]} >= {"kiro", "bedrock", "moonshot", "openrouter", "openai"}
     assert listed["default"] == {"upstream": "kiro", "model": DEFAULT_MODELS["kiro"]}
 
@@ -110,14 +110,14 @@ def test_without_detected_services_every_preset_is_an_example_with_instructions(
         example = text[at:].split("\n#\n")[0].replace("# ", "")
         file = home.write(f"{name}.toml", example)
         checked = home.run("config", "check", "--config", str(file), AWS_REGION="eu-west-1")
-        assert checked.returncode == 0, (example, checked.stderr)
+        assert checked.returncode in (0, 5) and "is valid" in checked.stderr, (example, checked.stderr)  # 5: no key
 
 
 def test_a_config_without_upstreams_gets_the_detected_ones(home: UserHome) -> None:
     file = config_file(home)
     file.parent.mkdir(parents=True)
     file.write_text("[server]\nport = 9999\n")
-    listed = json.loads(home.run("models", "--json", MOONSHOT_API_KEY="k").stdout)
+    listed = json.loads(home.run("models", "--offline", "--json", MOONSHOT_API_KEY="k").stdout)
     assert listed["default"]["upstream"] == "moonshot"
 
 
@@ -179,17 +179,17 @@ def test_the_sdks_read_the_same_figures_from_the_gateway(home: UserHome, figures
     key = home.key_file.read_text().strip()
     file = home.path / "c.toml"
     listed = json.loads(home.run("models", "--json", "--config", str(file)).stdout)["models"]
-    told = known(listed, "window", "longest_answer")
+    expected = known(listed, "window", "longest_answer")
     with anthropic.Anthropic(base_url=figures.url, api_key=key) as client:
         page = client.models.list()
-        assert {row.id: (row.max_input_tokens, row.max_tokens) for row in page.data} == told
+        assert {row.id: (row.max_input_tokens, row.max_tokens) for row in page.data} == expected
         assert client.models.retrieve("m-1").max_input_tokens == 1000
     with openai.OpenAI(base_url=f"{figures.url}/v1", api_key=key) as asking:
         rows = {row.id: row.model_dump() for row in asking.models.list().data}
     assert {
         name: (row.get("context_length"), (row.get("top_provider") or {}).get("max_completion_tokens"))
         for name, row in rows.items()
-    } == told
+    } == expected
     assert "context_length" not in rows["auto"]
 
 

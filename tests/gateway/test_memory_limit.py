@@ -93,17 +93,17 @@ def multiple(gateway: Gateway, idle: int) -> float:
 
 
 def messages(size: int, text: str) -> bytes:
-    said = [{"role": "user" if at % 2 == 0 else "assistant", "content": text} for at in range(size)]
-    return json.dumps({"model": "m", "max_tokens": 9, "stream": True, "messages": said}).encode()
+    turns = [{"role": "user" if at % 2 == 0 else "assistant", "content": text} for at in range(size)]
+    return json.dumps({"model": "m", "max_tokens": 9, "stream": True, "messages": turns}).encode()
 
 
 def tools(size: int) -> bytes:
     """Return a request with 40 tools of `size` properties each."""
     properties = {f"p{each}": {"type": "string", "enum": ["a", "b"]} for each in range(size)}
     schema = {"type": "object", "properties": properties}
-    said = [{"role": "user", "content": "go"}]
+    turns = [{"role": "user", "content": "go"}]
     offered = [{"name": f"tool_{at}", "input_schema": schema} for at in range(40)]
-    return json.dumps({"model": "m", "max_tokens": 9, "messages": said, "tools": offered}).encode()
+    return json.dumps({"model": "m", "max_tokens": 9, "messages": turns, "tools": offered}).encode()
 
 
 BODIES = {
@@ -121,10 +121,10 @@ def test_waiting_requests_stay_below_the_documented_multiple(name: str, tmp_path
     with closing(source), start_gateway_process(tmp_path, configuration(source.url)) as gateway:
         source.go.clear()
         warm(gateway, source)
-        idle, before = gateway.memory(), source.asked
+        idle, before = gateway.memory(), source.requests
         gateway.forget_peak()
         crowd = Crowd(gateway, "/v1/messages", body)
-        settle(lambda: source.asked - before + len(crowd.settled))
+        settle(lambda: source.requests - before + len(crowd.settled))
         source.go.set()
         crowd.join()
         found = multiple(gateway, idle)

@@ -61,16 +61,16 @@ CALLED: list[Json] = [  # this history is parsed in one step
 def test_a_started_stream_keeps_only_what_explain_needs(
     dialect: str, explain: bool, called: bool, tmp_path: Path
 ) -> None:
-    asked = anthropic_body(CLAUDE, LONG, stream=True)
+    body = anthropic_body(CLAUDE, LONG, stream=True)
     if called:
-        asked["messages"] = CALLED
+        body["messages"] = CALLED
     canned, go_on = FixedResponseServer(), threading.Event()
     canned.answer = lambda: slow_response(dialect, go_on)
     with (
         start_gateway(
             upstream_config("one", dialect, f"http://127.0.0.1:{canned.port}"), tmp_path, explain=explain
         ) as harness,
-        StreamClient(harness, "/v1/messages", asked) as client,
+        StreamClient(harness, "/v1/messages", body) as client,
     ):
         client.read_until(b"Well")
         wait_until(lambda: not conversations_in_memory())
@@ -85,14 +85,14 @@ def test_a_started_stream_keeps_only_what_explain_needs(
 @pytest.mark.parametrize("dialect", ["kiro", "bedrock"])
 @pytest.mark.parametrize("called", [True, False])
 def test_a_pending_request_keeps_only_the_bytes_of_the_client(dialect: str, called: bool, tmp_path: Path) -> None:
-    asked = anthropic_body(CLAUDE, LONG, stream=True)
+    body = anthropic_body(CLAUDE, LONG, stream=True)
     if called:
-        asked["messages"] = CALLED
-    canned, asked_once, go_on = FixedResponseServer(), threading.Event(), threading.Event()
+        body["messages"] = CALLED
+    canned, first_request, go_on = FixedResponseServer(), threading.Event(), threading.Event()
 
     def refused_at_first() -> Iterator[bytes]:
-        first = not asked_once.is_set()
-        asked_once.set()
+        first = not first_request.is_set()
+        first_request.set()
         go_on.wait(60)
         refusal = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
         return iter([refusal]) if first else slow_response(dialect, go_on)
@@ -100,9 +100,9 @@ def test_a_pending_request_keeps_only_the_bytes_of_the_client(dialect: str, call
     canned.answer = refused_at_first
     with (
         start_gateway(upstream_config("one", dialect, f"http://127.0.0.1:{canned.port}"), tmp_path) as harness,
-        StreamClient(harness, "/v1/messages", asked) as client,
+        StreamClient(harness, "/v1/messages", body) as client,
     ):
-        assert asked_once.wait(60)
+        assert first_request.wait(60)
         wait_until(lambda: not conversations_in_memory())
         go_on.set()
         answer = client.read_all()
@@ -140,11 +140,11 @@ def test_the_end_of_an_upstream_body_after_the_reply_is_not_waited_for(dialect: 
 
 def test_a_late_failure_is_explained_with_the_whole_request(tmp_path: Path) -> None:
     with gateway_with_simulator(BROKEN, tmp_path, "kiro") as (harness, _):
-        asked = anthropic_body(CLAUDE, "the question", stream=True, metadata={"user_id": "u"}, top_k=3)
-        _, headers, _ = harness.request("/v1/messages", asked)
+        body = anthropic_body(CLAUDE, "the question", stream=True, metadata={"user_id": "u"}, top_k=3)
+        _, headers, _ = harness.request("/v1/messages", body)
         (line,) = harness.log_lines()
-        kept = wait_for_refusal(tmp_path, headers["x-request-id"])
-    assert kept is not None
-    assert "the question" in kept.asked.body and "the question" in kept.sent.body
-    assert "conversationState" in kept.sent.body
-    assert len(kept.notes) == int(headers["dragoman-notes"]) == line["notes"] > 0
+        report = wait_for_refusal(tmp_path, headers["x-request-id"])
+    assert report is not None
+    assert "the question" in report.request.body and "the question" in report.sent.body
+    assert "conversationState" in report.sent.body
+    assert len(report.notes) == int(headers["dragoman-notes"]) == line["notes"] > 0

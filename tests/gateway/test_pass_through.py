@@ -29,9 +29,9 @@ HELLO: Any = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 
 
 def verbatim(dialect: str = "anthropic") -> Plan:
-    spoken = registry.get(dialect)
+    known = registry.get(dialect)
     body = HELLO if dialect == "anthropic" else {"messages": HELLO["messages"]}
-    made_plan = plan(spoken, spoken, spoken.codec.parse_request(ApiRequest("generate", "m", True, body)))
+    made_plan = plan(known, known, known.codec.parse_request(ApiRequest("generate", "m", True, body)))
     assert made_plan.verbatim or dialect != "anthropic"
     return made_plan
 
@@ -63,7 +63,7 @@ def pass_through(stream: bytes, cuts: list[int]) -> tuple[bytes, PassThrough]:
 def test_bytes_are_forwarded_unchanged_at_every_split(cuts: list[int]) -> None:
     out, answer = pass_through(STREAM, cuts)
     assert out == STREAM
-    assert (answer.over, answer.fault, answer.progress.has_content) == (True, None, True)
+    assert (answer.is_over, answer.fault, answer.progress.has_content) == (True, None, True)
     assert answer.progress.usage is not None and answer.progress.usage.output == 2
     assert answer.progress.stop is not None
 
@@ -83,7 +83,7 @@ def test_a_truncated_stream_ends_with_whole_frames_and_an_error(at: int) -> None
     out = answer.feed(STREAM[:at])
     assert STREAM.startswith(out) and (not out or out.endswith(b"\r\n\r\n"))
     end = answer.close()
-    assert answer.over
+    assert answer.is_over
     if answer.fault is None:  # only the last line end is missing; clients need it
         assert (out + end).replace(b"\r\n", b"\n") == STREAM.replace(b"\r\n", b"\n")
     else:
@@ -207,7 +207,7 @@ def test_usage_requested_by_the_gateway_is_recorded_and_not_forwarded(cuts: list
     out = b"".join(answer.feed(stream[a:b]) for a, b in pairwise([0, *sorted(cuts), len(stream)])) + answer.close()
     assert out == stream.replace(USAGE, b"")
     assert answer.progress.usage is not None and answer.progress.usage.output == 2
-    assert answer.over and answer.fault is None
+    assert answer.is_over and answer.fault is None
 
 
 def test_usage_requested_by_the_client_is_forwarded() -> None:
@@ -245,14 +245,14 @@ def test_fields_other_than_text_are_noticed_after_text_frames(odd: bytes, notice
     assert b"".join(map(answer.feed, pieces)) == stream
     assert (answer.progress.stop is not None) == (noticed == "stop")
     assert (answer.progress.usage is not None) == (noticed == "usage")
-    assert answer.fault is None and not answer.over
+    assert answer.fault is None and not answer.is_over
 
 
 def test_an_error_after_text_frames_ends_the_stream() -> None:
     answer = PassThrough(plan_with_options())
     stream = CHAT[0] + CHAT[1] + PLAIN * 3 + b'data: {"error":{"message":"no"}}\n\n'
     assert answer.feed(stream + PLAIN).startswith(stream)
-    assert answer.over and answer.fault is not None
+    assert answer.is_over and answer.fault is not None
 
 
 def test_a_chat_stream_without_done_gets_one() -> None:
@@ -268,7 +268,7 @@ def test_bytes_that_are_not_frames_end_the_stream_with_the_error_of_the_dialect(
     answer = PassThrough(made_plan)
     out = answer.feed(frame + b"<html>" * 20)
     assert out.startswith(frame) and b"<html>" not in out and b"exception" in out
-    assert answer.fault is not None and answer.over
+    assert answer.fault is not None and answer.is_over
 
 
 def test_a_stream_that_ends_early_after_an_odd_frame_is_an_error() -> None:
@@ -289,7 +289,7 @@ def test_requests_after_a_simple_one_are_sent_with_their_own_values(stream: bool
     requests = [openai_body(text=f"say: {number}", stream=stream, temperature=number / 10) for number in range(3)]
     with running_simulator("openai") as simulator:
         with start_gateway(upstream_config("one", "openai", simulator.url), tmp_path) as harness:
-            answers = [harness.request("/v1/chat/completions", body) for body in requests]
+            responses = [harness.request("/v1/chat/completions", body) for body in requests]
             lines = harness.log_lines(3)
         added = {"stream_options": {"include_usage": True}} if stream else {}
         assert [request.json for request in simulator.requests] == [{**body, **added} for body in requests]
@@ -298,8 +298,8 @@ def test_requests_after_a_simple_one_are_sent_with_their_own_values(stream: bool
             for each in simulator.requests
         ]
         assert heads[0] == heads[1] == heads[2]
-    assert [status for status, _, _ in answers] == [200, 200, 200]
-    assert not any(stream and b'"usage":{' in answer for _, _, answer in answers)  # the client did not request it
+    assert [status for status, _, _ in responses] == [200, 200, 200]
+    assert not any(stream and b'"usage":{' in answer for _, _, answer in responses)  # the client did not request it
     assert {line["input_tokens"] > 0 and line["output_tokens"] > 0 for line in lines} == {True}
     assert {(line["verbatim"], line["notes"], line["stop"]) for line in lines} == {(not stream, int(stream), "end")}
 
@@ -310,10 +310,10 @@ def test_a_fallback_after_a_simple_request_uses_the_dialect_of_the_next_target(t
         text = upstream_config("one", "openai", first.url) + upstream_config("two", "anthropic", second.url)
         text += '[[routes]]\nmatch = "m"\nupstream = "one"\nfallbacks = "two"\n'
         with start_gateway(text, tmp_path) as harness:
-            answers = [
+            responses = [
                 harness.request("/v1/chat/completions", openai_body(text=f"say {number}")) for number in range(2)
             ]
-        assert [status for status, _, _ in answers] == [200, 200]
+        assert [status for status, _, _ in responses] == [200, 200]
         [fallen] = second.requests
         requests: Any = fallen.json
         assert [(turn["role"], json.dumps(turn["content"])) for turn in requests["messages"]] == [("user", '"say 1"')]
@@ -339,8 +339,8 @@ def test_a_response_setting_applies_to_every_response_and_not_only_to_the_first(
     with running_simulator("openai", script=script) as simulator:
         text = upstream_config("one", "openai", simulator.url, "translation.think_tags = true")
         with start_gateway(text, tmp_path) as harness:
-            answers = [harness.request("/v1/chat/completions", openai_body(stream=stream))[2] for _ in range(3)]
-    assert not [body for body in answers if b"think>" in body or b'"hm"' not in body]
+            responses = [harness.request("/v1/chat/completions", openai_body(stream=stream))[2] for _ in range(3)]
+    assert not [body for body in responses if b"think>" in body or b'"hm"' not in body]
 
 
 @pytest.mark.parametrize("end", [b"data: [DONE]\n\n", b'data: {"error":{"message":"no more","code":500}}\n\n'])
@@ -353,7 +353,7 @@ def test_frames_after_the_end_in_the_same_read_are_dropped(end: bytes) -> None:
     stop = chunk % b'{"index":0,"delta":{},"finish_reason":"stop"}'
     late = chunk % b'{"index":0,"delta":{"content":"late"},"finish_reason":null}'
     assert passing.feed(sent + stop + end + late) == sent + stop + end
-    assert passing.over
+    assert passing.is_over
     assert passing.feed(late) == b""
 
 
@@ -385,7 +385,7 @@ def test_frames_of_a_lane_are_forwarded_like_frames_that_are_read_one_by_one(
     def pass_through(pieces: list[bytes]) -> tuple[bytes, bool, int, object]:
         passing = PassThrough(made_plan)
         out = b"".join([passing.feed(piece) for piece in pieces])
-        return out + passing.close(), passing.over, passing._count, passing.progress.usage
+        return out + passing.close(), passing.is_over, passing._count, passing.progress.usage
 
     assert pass_through([data]) == pass_through([piece + b"\n\n" for piece in data.split(b"\n\n")[:-1]])
 
@@ -420,8 +420,12 @@ def test_an_end_made_by_the_gateway_continues_ids_and_numbers() -> None:
     created = {"type": "response.created", "sequence_number": 0, "response": {**response, "output": []}}
     passing.feed(b"event: response.created\ndata: %b\n\n" % json.dumps(created).encode())
     end = passing.close(Fault("server", "cut"))
-    answers = json.loads(end.partition(b"data: ")[2])
-    assert (answers["type"], answers["sequence_number"], answers["response"]["id"]) == ("response.failed", 1, "resp_1")
+    error_frame = json.loads(end.partition(b"data: ")[2])
+    assert (error_frame["type"], error_frame["sequence_number"], error_frame["response"]["id"]) == (
+        "response.failed",
+        1,
+        "resp_1",
+    )
 
 
 def test_a_renamed_tool_prevents_pass_through() -> None:

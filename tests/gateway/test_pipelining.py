@@ -107,10 +107,10 @@ def test_s16_reading_stops_while_the_queue_is_full(tmp_path: Path) -> None:
         sending = send_in_thread(client, request_bytes(filler="x" * 100) * 2000)
         [connection] = harness.running.gateway._live
         server_side = connection.connection  # type: ignore[attr-defined]
-        wait_until(lambda: server_side._held or server_side._queue)
+        wait_until(lambda: server_side._unparsed or server_side._queue)
         wait_until(lambda: not server_side.is_reading)
         assert MAX_PIPELINED <= len(server_side._queue) < MAX_PIPELINED + 100
-        assert len(server_side._held) <= 1024 * 1024
+        assert len(server_side._unparsed) <= 1024 * 1024
         client.socket.close()
         sending.join(10)
 
@@ -243,7 +243,7 @@ def test_s1_responses_do_not_pile_up_for_a_client_that_reads_none(served: Gatewa
         sending.start()
         wait_until(lambda: is_stopped() or not sending.is_alive())
         assert is_stopped() and sending.is_alive()
-        assert transport.get_write_buffer_size() + len(theirs._held) < MOST
+        assert transport.get_write_buffer_size() + len(theirs._unparsed) < MOST
         for _ in range(3000):  # a client that reads gets its responses
             assert client.answer()[0] == 401
         client.socket.shutdown(socket.SHUT_RDWR)
@@ -299,9 +299,9 @@ def test_a_request_after_a_large_one_is_answered_on_the_same_connection(tmp_path
         host, _, port = harness.url.removeprefix("http://").partition(":")
         statuses = []
         with socket.create_connection((host, int(port)), timeout=60) as connection:
-            for given in (key, KEY, KEY):
+            for used_key in (key, KEY, KEY):
                 body = json.dumps(anthropic_body(text="long " * 20_000))
-                head = f"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-api-key: {given}\r\ncontent-length: {len(body)}\r\n\r\n"
+                head = f"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-api-key: {used_key}\r\ncontent-length: {len(body)}\r\n\r\n"
                 connection.sendall((head + body).encode())  # in one piece, so it arrives before it is read
                 response = http.client.HTTPResponse(connection)
                 response.begin()

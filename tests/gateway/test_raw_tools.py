@@ -56,9 +56,11 @@ header = '\\s*(?P<name>)'
 def gateway_from_file(config: Path, state: Path) -> Iterator[GatewayHarness]:
     """Run a gateway with a configuration file, as the command line does."""
     log = io.StringIO()
-    journal = AccessLog(Redactor(), stream=log, form="json", level="debug")
+    access_log = AccessLog(Redactor(), stream=log, form="json", level="debug")
     loaded_config = load_config(config, {"HOME": "/nowhere"}, flags=FLAGS)
-    with running_gateway(loaded_config, state=state, journal=journal, patience=FAST_RETRIES, key=KEY) as running:
+    with running_gateway(
+        loaded_config, state=state, access_log=access_log, retry_settings=FAST_RETRIES, key=KEY
+    ) as running:
         yield GatewayHarness(running, log, state)
 
 
@@ -86,7 +88,7 @@ def test_every_client_gets_the_call(client: str, tmp_path: Path) -> None:
         status, _, out = harness.request(PATHS[client][0], body_of(client, True))
         stream = read_stream(client, out, set())
         assert (status, stream.calls, stream.finish) == (200, [("bash", {"command": "ls"})], "tool_use")
-        assert stream.said() == "I look.\n\nDone."
+        assert stream.content() == "I look.\n\nDone."
         status, _, out = harness.request(PATHS[client][1], body_of(client, False))
         assert (status, b"<|tool_call" in out, b'"ls' in out or b'\\"ls' in out) == (200, False, True)
         assert any(line["notes"] for line in harness.log_lines(2)[1:]), "the log says what was changed"

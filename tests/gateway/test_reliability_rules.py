@@ -108,9 +108,9 @@ def test_rule_1_after_the_first_byte_nothing_is_retried(client: str, dialect: st
 @pytest.mark.parametrize("streamed", [False, True], ids=["a refusal", "an error in its stream"])
 def test_rule_1_after_a_keep_alive_there_is_no_retry_and_no_fallback(streamed: bool, tmp_path: Path) -> None:
     """The keep-alive was the first byte: after it there is no retry and no fallback."""
-    given = b'{"type":"error","error":{"type":"overloaded_error","message":"busy"}}'
-    page = b"HTTP/1.1 529 Busy\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(given), given)
-    begun, rest = sse_response(given) if streamed else (b"", page)
+    frame = b'{"type":"error","error":{"type":"overloaded_error","message":"busy"}}'
+    page = b"HTTP/1.1 529 Busy\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(frame), frame)
+    begun, rest = sse_response(frame) if streamed else (b"", page)
     with gated_server(rest, begun) as (one, gate), running_simulator("openai") as two:
         text = upstream_config("one", "anthropic", one) + upstream_config("two", "openai", two.url)
         text += f'[[routes]]\nmatch = "{MODEL}"\nupstream = "one"\nfallbacks = ["two/other"]\n'
@@ -164,7 +164,7 @@ def test_rule_2_an_error_within_the_hold_causes_a_fallback(tmp_path: Path) -> No
     with running_simulator("anthropic", script=parse_script(LATE_ERROR)) as busy, running_simulator("kiro") as free:
         text = upstream_config("busy", "anthropic", busy.url) + upstream_config("free", "kiro", free.url)
         text += f'[[routes]]\nmatch = "{MODEL}"\nupstream = "busy"\nfallbacks = ["free"]\n'
-        with start_gateway(text, tmp_path, patience=RetrySettings(retries=0), server__hold=60) as harness:
+        with start_gateway(text, tmp_path, retry_settings=RetrySettings(retries=0), server__hold=60) as harness:
             status, headers, _ = harness.request("/v1/messages", STREAM_REQUESTS["/v1/messages"])
             assert (status, headers["dragoman-upstream"], busy.total) == (200, "free", 1)
 
@@ -239,15 +239,15 @@ IN_BAND: list[tuple[str, bytes, str, tuple[int, int, int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("dialect", "given", "kind", "statuses"), IN_BAND, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("dialect", "error", "kind", "statuses"), IN_BAND, ids=lambda value: str(value)[:40])
 def test_rule_4_stream_errors_of_every_dialect_have_a_status(
-    dialect: str, given: bytes, kind: str, statuses: tuple[int, int, int]
+    dialect: str, error: bytes, kind: str, statuses: tuple[int, int, int]
 ) -> None:
-    frame = sse.encode_sse(b"", given) if dialect == "openai" else encode_event(given, b'{"message":"m"}', error=True)
+    frame = sse.encode_sse(b"", error) if dialect == "openai" else encode_event(error, b'{"message":"m"}', error=True)
     found = []
     for name in ("anthropic", "openai", "bedrock"):
-        requests = Conversation(MODEL, (Message("user", (Text("hi"),)),), stream=True, max_tokens=9)
-        answer = ResponseTranslator(plan(registry.get(name), registry.get(dialect), requests, model=MODEL))
+        conversation = Conversation(MODEL, (Message("user", (Text("hi"),)),), stream=True, max_tokens=9)
+        answer = ResponseTranslator(plan(registry.get(name), registry.get(dialect), conversation, model=MODEL))
         answer.feed(frame)
         assert answer.fault is not None and answer.fault.kind == kind
         assert not answer.progress.has_content  # so it can still become an HTTP status
@@ -421,7 +421,7 @@ def test_rule_8_memory_of_a_failed_response_is_released_before_a_retry(tmp_path:
 
 
 def test_rule_8_buffered_tool_arguments_are_limited_to_four_megabytes() -> None:
-    limits = [each.HELD_LIMIT for each in (raw_readers, filter_calls, filter_answers)]
+    limits = [each.BUFFER_LIMIT for each in (raw_readers, filter_calls, filter_answers)]
     assert max(*limits, raw_calls.BUFFER_LIMIT, choice._MAX_UNNAMED_ARGUMENTS) <= 4 * 1024 * 1024
     assert exchange.HIGH_WATER <= 256 * 1024
 
@@ -442,11 +442,11 @@ def test_rule_9_a_request_is_retried_twice_whatever_its_targets(tmp_path: Path) 
             assert (one.total, two.total) == (3, 1)
 
 
-@pytest.mark.parametrize(("given", "requests"), [(0.2, 2), (0.6, 1)])
+@pytest.mark.parametrize(("delay", "requests"), [(0.2, 2), (0.6, 1)])
 def test_rule_9_a_short_retry_after_is_waited_for_and_a_long_one_fails_at_once(
-    given: float, requests: int, tmp_path: Path
+    delay: float, requests: int, tmp_path: Path
 ) -> None:
-    script = f'[[turn]]\nstatus = [429]\nretry_after = {given}\nmessage = "slow"\n[[turn]]\ntext = "At last."'
+    script = f'[[turn]]\nstatus = [429]\nretry_after = {delay}\nmessage = "slow"\n[[turn]]\ntext = "At last."'
     with gateway_with_simulator(script, tmp_path, "openai") as (
         harness,
         simulator,
@@ -454,7 +454,7 @@ def test_rule_9_a_short_retry_after_is_waited_for_and_a_long_one_fails_at_once(
         began = time.monotonic()
         status, _, _ = harness.request("/v1/chat/completions", REQUESTS["/v1/chat/completions"])
         assert (status, simulator.total) == (200 if requests == 2 else 429, requests)
-        assert requests == 1 or time.monotonic() - began >= given  # a busy machine takes longer, never shorter
+        assert requests == 1 or time.monotonic() - began >= delay  # a busy machine takes longer, never shorter
 
 
 def test_rule_9_a_timeout_after_sending_is_not_retried(tmp_path: Path) -> None:
@@ -600,8 +600,8 @@ def test_rule_10_cooldowns_are_cleared_only_by_the_private_socket(head: str, tmp
         private = Path(folder) / "run" / "s"
         flags = {"server__admin_socket": str(private), "server__admin_port": port}
         config = parse_config(upstream_config("one", "anthropic", simulator.url), **flags)
-        journal = AccessLog(Redactor(), stream=io.StringIO())
-        with running_gateway(config, state=tmp_path, journal=journal, key=KEY, admin_socket=True):
+        access_log = AccessLog(Redactor(), stream=io.StringIO())
+        with running_gateway(config, state=tmp_path, access_log=access_log, key=KEY, admin_socket=True):
             with socket.create_connection(("127.0.0.1", port), 5) as asking:
                 lines = f"host: localhost\r\nx-api-key: {KEY}\r\n{head}"
                 asking.sendall(f"POST /cooldowns/clear HTTP/1.1\r\n{lines}\r\n".encode())
@@ -687,8 +687,8 @@ def turns(client: str, count: int) -> dict[str, Any]:
     if client == GENERATE:
         return {"contents": [{"role": ("user", "model")[at % 2], "parts": [{"text": "x"}]} for at in range(count)]}
     content = [{"text": "x"}] if client == CONVERSE else "x"
-    given = [{"role": ("user", "assistant")[at % 2], "content": content} for at in range(count)]
-    return {"input" if client == "/v1/responses" else "messages": given}
+    messages = [{"role": ("user", "assistant")[at % 2], "content": content} for at in range(count)]
+    return {"input" if client == "/v1/responses" else "messages": messages}
 
 
 @every_client
@@ -776,13 +776,15 @@ def test_rule_13_the_limits_apply_to_requests_with_a_cached_plan(
 
 def test_rule_13_the_body_limit_applies_to_the_upstream_request_too(tmp_path: Path) -> None:
     """A request can be longer in the dialect of the upstream."""
-    given = [{"role": ("user", "assistant")[at % 2], "content": "x"} for at in range(101)]
+    messages = [{"role": ("user", "assistant")[at % 2], "content": "x"} for at in range(101)]
     with gateway_with_simulator('then = "last"\n[[turn]]\ntext = "x"', tmp_path, "bedrock", server__max_body=3800) as (
         harness,
         simulator,
     ):
         for stream in (False, True):
-            raw = json.dumps({**openai_body(MODEL, stream=stream), "messages": given}, separators=(",", ":")).encode()
+            raw = json.dumps(
+                {**openai_body(MODEL, stream=stream), "messages": messages}, separators=(",", ":")
+            ).encode()
             assert len(raw) < 3800
             status, _, body = harness.request("/v1/chat/completions", raw)
             assert (status, "in the upstream's dialect" in error_in(body)) == (413, True), body
@@ -832,9 +834,11 @@ def test_a_log_pipe_that_is_not_read_stops_no_stream(tmp_path: Path) -> None:
     except BlockingIOError:
         os.set_blocking(writing, True)
     with running_simulator("anthropic") as simulator, os.fdopen(writing, "w", encoding="utf-8") as full:
-        journal = AccessLog(Redactor(), stream=full, form="json", level="debug")
+        access_log = AccessLog(Redactor(), stream=full, form="json", level="debug")
         config = parse_config(upstream_config("one", "anthropic", simulator.url))
-        with running_gateway(config, state=tmp_path, journal=journal, patience=FAST_RETRIES, key=KEY) as running:
+        with running_gateway(
+            config, state=tmp_path, access_log=access_log, retry_settings=FAST_RETRIES, key=KEY
+        ) as running:
             harness = GatewayHarness(running, io.StringIO(), tmp_path)
             for _ in range(20):
                 status, _, body = harness.request("/v1/messages", STREAM_REQUESTS["/v1/messages"])

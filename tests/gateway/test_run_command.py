@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.simulator import running_simulator
 from tests.gateway.test_commands import UserHome, home, wait_for
 
 __all__ = ["home"]
@@ -44,9 +45,9 @@ print(answer.choices[0].message.content)
 ASK_PLAINLY = """
 import urllib.request
 body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello there."}]}
-asked = urllib.request.Request(os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", json.dumps(body).encode())
-asked.add_header("authorization", "Bearer " + os.environ["ANTHROPIC_AUTH_TOKEN"])
-print(json.load(urllib.request.urlopen(asked))["content"][0]["text"])
+request = urllib.request.Request(os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", json.dumps(body).encode())
+request.add_header("authorization", "Bearer " + os.environ["ANTHROPIC_AUTH_TOKEN"])
+print(json.load(urllib.request.urlopen(request))["content"][0]["text"])
 """
 # Print every command line on this machine that contains the key.
 LOOK_FOR_THE_KEY = """
@@ -212,7 +213,75 @@ def test_unknown_model_names_are_replaced_by_a_known_model(home: UserHome, tmp_p
     names = ("ANTHROPIC_MODEL", *(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("OPUS", "SONNET", "HAIKU")))
     assert {env.get(name) for name in names} == {"m-1"}
     run(home, *SIMULATED, "claude", RECORD=str(record))
-    assert not {name for name in names if name in recorded(record)["env"]}
+    env = recorded(record)["env"]  # the simulated Kiro has no claude-opus-5-5, and knows the other two
+    assert {name: env.get(name) for name in names} == dict.fromkeys(names[:2], "claude-sonnet-4.5") | {
+        names[2]: None,
+        names[3]: None,
+    }
+
+
+# What each client is set up with over each upstream: its model, and its small model where it has one.
+CHOICES = [
+    ("moonshot", "claude", {"ANTHROPIC_MODEL": "kimi-k2.5", "ANTHROPIC_DEFAULT_HAIKU_MODEL": "kimi-k2.5"}),
+    ("moonshot", "gemini", {"GEMINI_MODEL": "kimi-k2.5"}),
+    ("kiro", "claude", {"ANTHROPIC_MODEL": "claude-sonnet-4.5", "ANTHROPIC_DEFAULT_HAIKU_MODEL": None}),
+    ("kiro", "gemini", {"GEMINI_MODEL": "claude-sonnet-4.5"}),  # never `auto`: gemini-cli fails with it
+    ("kiro", "aider", {"AIDER_MODEL": "openai/claude-sonnet-4.5", "AIDER_WEAK_MODEL": "openai/claude-haiku-4.5"}),
+    ("kiro", "qwen", {"OPENAI_MODEL": "qwen3-coder-next"}),
+    ("kiro", "goose", {"GOOSE_MODEL": "claude-sonnet-4.5"}),
+    ("anthropic", "claude", {"ANTHROPIC_MODEL": None, "ANTHROPIC_DEFAULT_HAIKU_MODEL": None}),
+    ("gemini", "gemini", {"GEMINI_MODEL": "gemini-2.5-pro"}),
+    ("openai", "claude", {"ANTHROPIC_MODEL": "gpt-5", "ANTHROPIC_DEFAULT_HAIKU_MODEL": "gpt-5-mini"}),
+    ("vllm", "claude", {"ANTHROPIC_MODEL": "sim-model", "ANTHROPIC_DEFAULT_HAIKU_MODEL": "sim-model"}),
+    ("vllm", "gemini", {"GEMINI_MODEL": "sim-model"}),
+]
+SIMULATED_DIALECTS = {"kiro": "kiro", "anthropic": "anthropic", "gemini": "gemini"}
+
+
+@pytest.mark.parametrize(
+    ("preset", "name", "expected"), CHOICES, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_u1_a_client_gets_a_model_of_its_family_or_the_upstreams_default(
+    preset: str, name: str, expected: dict[str, str | None], home: UserHome, tmp_path: Path
+) -> None:
+    client(home, name, "")
+    record = tmp_path / "record"
+    with running_simulator(SIMULATED_DIALECTS.get(preset, "openai")) as simulator:
+        home.write("c.toml", f'[upstreams.u]\npreset = "{preset}"\nbase_url = "{simulator.url}"\nkey = "env:K"\n')
+        done = run(home, "--config", "c.toml", name, RECORD=str(record), K="k")
+    assert done.returncode == 0, done.stderr
+    env = recorded(record)["env"]
+    assert {key: env.get(key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(("preset", "model"), [("kiro", "gpt-5.6-sol"), ("moonshot", "kimi-k2.5"), ("openai", "")])
+def test_u1_codex_gets_a_model_of_its_family(preset: str, model: str, home: UserHome, tmp_path: Path) -> None:
+    client(home, "codex", "")
+    home.write("c.toml", f'[upstreams.u]\npreset = "{preset}"\nkey = "env:K"\n')
+    record = tmp_path / "record"
+    run(home, "--config", "c.toml", "codex", RECORD=str(record), K="k")
+    arguments = recorded(record)["argv"]
+    assert [word for word in arguments if word.startswith("model=")] == ([f'model="{model}"'] if model else [])
+
+
+def test_u1_the_family_is_found_at_another_upstream_that_has_a_key(home: UserHome, tmp_path: Path) -> None:
+    client(home, "codex", "")
+    text = '[upstreams.kimi]\npreset = "moonshot"\nkey = "env:K"\n[upstreams.gpt]\npreset = "openai"\n'
+    home.write("c.toml", f'{text}models = ["gpt-5"]\nkey = "env:G"\n')
+    record = tmp_path / "record"
+    for key, model in (("g", "gpt-5"), ("", "kimi-k2.5")):
+        run(home, "--config", "c.toml", "codex", RECORD=str(record), K="k", G=key)
+        assert f'model="{model}"' in recorded(record)["argv"]
+
+
+def test_u1_without_any_known_model_the_client_is_not_started(home: UserHome) -> None:
+    client(home, "gemini", "")
+    home.write("c.toml", '[upstreams.u]\ndialect = "openai"\nbase_url = "http://127.0.0.1:9"\n')
+    done = run(home, "--config", "c.toml", "gemini")
+    assert done.returncode == 2
+    for words in ("gemini-cli needs a model", "--model NAME", "default_model", "dragoman models"):
+        assert words in done.stderr
+    assert run(home, "--config", "c.toml", "--model", "m", "gemini").returncode == 0
 
 
 def test_a_saved_setting_that_overrides_the_environment_is_reported(home: UserHome) -> None:
@@ -220,9 +289,9 @@ def test_a_saved_setting_that_overrides_the_environment_is_reported(home: UserHo
     (home.path / ".claude").mkdir()
     home.write(".claude/settings.json", '{"model": "my-old", "env": {"ANTHROPIC_BASE_URL": "http://else.where"}}')
     home.write("c.toml", '[upstreams.sim]\npreset = "simulator"\nmodels = ["m-1"]\n')
-    told = run(home, "--config", "c.toml", "claude").stderr
-    assert "my-old" in told
-    assert "sets ANTHROPIC_BASE_URL" in told
+    output = run(home, "--config", "c.toml", "claude").stderr
+    assert "my-old" in output
+    assert "sets ANTHROPIC_BASE_URL" in output
 
 
 # --- exit status and signals
@@ -381,6 +450,31 @@ def test_a_running_gateway_is_used_and_stays_up(home: UserHome, tmp_path: Path) 
         assert recorded(record)["env"]["ANTHROPIC_BASE_URL"] != served.url
 
 
+def test_u1_a_gateway_with_an_older_configuration_is_not_used(home: UserHome, tmp_path: Path) -> None:
+    """U9's first sentence: `run` used a stale gateway after `init`, and `doctor` called it ok."""
+    client(home, "claude", ASK_PLAINLY)
+    record, file = tmp_path / "record", home.path / ".config/dragoman/config.toml"
+    file.parent.mkdir(parents=True)
+    with home.serving() as served:
+        assert run(home, "claude", RECORD=str(record)).returncode == 0
+        assert recorded(record)["env"]["ANTHROPIC_BASE_URL"] == served.url
+        file.write_text('[upstreams.sim]\npreset = "simulator"\n')  # as `init` does
+        done = run(home, "claude", RECORD=str(record))
+        assert done.stdout == "You said: Hello there.\n", done.stderr
+        assert recorded(record)["env"]["ANTHROPIC_BASE_URL"] != served.url
+        assert "has an older configuration" in done.stderr and f"kill -HUP {served.process.pid}" in done.stderr
+        checks = json.loads(home.run("doctor", "--offline", "--json").stdout)["checks"]
+        [found] = [each for each in checks if each["id"] == "gateway"]
+        assert (found["state"], "older configuration" in found["what"]) == ("warn", True)
+        served.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: '"reloaded"' in served.log)
+        run(home, "claude", RECORD=str(record))
+        assert recorded(record)["env"]["ANTHROPIC_BASE_URL"] == served.url
+        file.write_text('[upstreams.other]\npreset = "simulator"\n')
+        assert "changed after it was loaded" in run(home, "claude", RECORD=str(record)).stderr
+        assert recorded(record)["env"]["ANTHROPIC_BASE_URL"] != served.url
+
+
 def test_the_printed_variables_work_in_a_shell(home: UserHome) -> None:
     client(home, "claude", ASK_PLAINLY)
     printing = shlex.join([sys.executable, "-m", "dragoman", "run", "--print-env", "claude"])
@@ -424,16 +518,16 @@ def test_the_page_shows_for_each_client_what_is_printed(home: UserHome) -> None:
     import dragoman.dialects as registry
     from dragoman.cli.client_setup import ANY_COMMAND, CLIENTS, ClientSetup
 
-    told = sections()
+    shown = sections()
     recipes: dict[str, ClientSetup] = {recipe.name: recipe for recipe in CLIENTS} | {"python3": ANY_COMMAND}
-    assert set(told) == set(recipes)
+    assert set(shown) == set(recipes)
     with home.serving(MOONSHOT_API_KEY="sk") as served:
         for name, recipe in recipes.items():
             if recipe.dialect and recipe.dialect not in registry.names():
                 continue
             printed = run(home, "--print-env", name).stdout
-            said = printed.replace(served.url, "http://127.0.0.1:8787").replace(str(home.path), "~")
-            assert said == told[name], name
+            expected = printed.replace(served.url, "http://127.0.0.1:8787").replace(str(home.path), "~")
+            assert expected == shown[name], name
 
 
 # --- missing programs, upstreams and models

@@ -75,16 +75,16 @@ def respond(raw: bytes, how: Any) -> Socket:
     return client
 
 
-ASKED = b"POST / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+REQUEST = b"POST / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 TEXT: Headers = (("content-type", "text/plain"),)
 
 
 def test_a_whole_response_is_one_write() -> None:
-    assert respond(ASKED, lambda exchange: exchange.whole(200, TEXT, b"hello")).writes == [
+    assert respond(REQUEST, lambda exchange: exchange.whole(200, TEXT, b"hello")).writes == [
         b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 5\r\n\r\nhello"
     ]
     long = b"x" * 1_000_000
-    [written] = respond(ASKED, lambda exchange: exchange.whole(529, TEXT, long)).writes
+    [written] = respond(REQUEST, lambda exchange: exchange.whole(529, TEXT, long)).writes
     assert written.startswith(b"HTTP/1.1 529 \r\n") and written.endswith(long)
 
 
@@ -96,7 +96,7 @@ def test_a_stream_is_one_write_per_piece_including_head_and_end() -> None:
         exchange.chunk(b"three", last=True)
 
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n"
-    assert respond(ASKED, stream).writes == [
+    assert respond(REQUEST, stream).writes == [
         head + b"3\r\none\r\n",
         b"3\r\ntwo\r\n",
         b"5\r\nthree\r\n0\r\n\r\n",
@@ -110,7 +110,7 @@ def test_a_head_can_be_sent_before_the_first_piece() -> None:
         exchange.flush()
         exchange.chunk(b"", last=True)
 
-    first, second = respond(ASKED, stream).writes
+    first, second = respond(REQUEST, stream).writes
     assert first.startswith(b"HTTP/1.1 200 OK") and first.endswith(b"\r\n\r\n")
     assert second == b"0\r\n\r\n"
 
@@ -120,25 +120,25 @@ def test_a_head_can_be_sent_before_the_first_piece() -> None:
     [(b"HEAD", 200, b"content-length: 5\r\n"), (b"POST", 204, b""), (b"POST", 304, b"")],
 )
 def test_responses_without_a_body_send_none(method: bytes, status: int, length: bytes) -> None:
-    raw = ASKED.replace(b"POST", method)
+    raw = REQUEST.replace(b"POST", method)
     [written] = respond(raw, lambda exchange: exchange.whole(status, (), b"hello")).writes
     assert written.partition(b"\r\n")[2] == length + b"\r\n"
 
 
 def test_a_header_value_cannot_inject_lines() -> None:
     odd: Headers = (("x-a", "b\r\nset-cookie: c\0d\u2028e"), ("x-b", "ä€"))
-    [written] = respond(ASKED, lambda exchange: exchange.whole(200, odd, b"")).writes
+    [written] = respond(REQUEST, lambda exchange: exchange.whole(200, odd, b"")).writes
     assert b"\r\nx-a: b  set-cookie: c d e\r\nx-b: \xe4?\r\n" in written
 
 
 def test_a_response_for_http_1_0_ends_with_the_connection() -> None:
-    client = respond(ASKED.replace(b"1.1", b"1.0"), lambda exchange: exchange.whole(200, TEXT, b"x"))
+    client = respond(REQUEST.replace(b"1.1", b"1.0"), lambda exchange: exchange.whole(200, TEXT, b"x"))
     assert b"connection: close\r\n" in client.writes[0]
     assert "close" in client.calls
 
 
 def test_a_request_without_a_response_is_aborted() -> None:
-    assert "abort" in respond(ASKED, lambda exchange: None).calls
+    assert "abort" in respond(REQUEST, lambda exchange: None).calls
 
 
 # --- `dragoman.asgi` under uvicorn, and under a server that sends no lifespan events
@@ -171,9 +171,9 @@ class Mounted(GatewayHarness):
 @contextmanager
 def mounted(simulator: Simulator, tmp_path: Path, **flags: Any) -> Iterator[Mounted]:
     log = io.StringIO()
-    journal = AccessLog(Redactor(), stream=log, form="json", level="debug")
+    access_log = AccessLog(Redactor(), stream=log, form="json", level="debug")
     config = parse_config(upstream_config("one", "anthropic", simulator.url), **flags)
-    harness = Mounted(Gateway(config, key=KEY, state=tmp_path, journal=journal), log, tmp_path)
+    harness = Mounted(Gateway(config, key=KEY, state=tmp_path, access_log=access_log), log, tmp_path)
     harness.start()
     try:
         yield harness
@@ -243,7 +243,7 @@ def test_the_lifespan_starts_the_gateway_and_a_stream_outlives_the_end_of_the_se
 async def test_it_can_be_mounted_without_a_lifespan(tmp_path: Path) -> None:
     """Mounted in another application, it starts with its first request, behind any prefix."""
 
-    gateway = Gateway(parse_config(""), key=KEY, state=tmp_path, journal=AccessLog(Redactor(), stream=io.StringIO()))
+    gateway = Gateway(parse_config(""), key=KEY, state=tmp_path, access_log=AccessLog(Redactor(), stream=io.StringIO()))
     sent: list[dict[str, Any]] = []
     body = json.dumps(openai_body("sim-openai")).encode()
     waiting: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]

@@ -300,9 +300,9 @@ def test_l2_a_response_to_history_stored_upstream_is_not_stored_by_the_gateway(
 @pytest.mark.parametrize("offer", ["websocket", "WebSocket"])
 def test_l33_a_websocket_upgrade_is_answered_with_use_http(harness: GatewayHarness, path: str, offer: str) -> None:
     headers = {"upgrade": offer, "connection": "Upgrade", "sec_websocket_version": "13"}
-    status, given, body = harness.request(path, method="GET", **headers)
+    status, response_headers, body = harness.request(path, method="GET", **headers)
     error = json.loads(body)["error"]
-    assert (status, error["type"], given["upgrade"]) == (426, "invalid_request_error", "HTTP/1.1")
+    assert (status, error["type"], response_headers["upgrade"]) == (426, "invalid_request_error", "HTTP/1.1")
 
 
 @pytest.mark.parametrize(

@@ -308,9 +308,9 @@ async def test_the_worker_ends_with_the_gateway() -> None:
 
     worker = new_worker()
     await dialect_of(worker, body_of())
-    ended, spoken = worker._process, worker._socket
-    assert ended is not None and spoken is not None
-    spoken.close()
+    ended, socket_ = worker._process, worker._socket
+    assert ended is not None and socket_ is not None
+    socket_.close()
     assert (await asyncio.get_running_loop().run_in_executor(None, ended.wait, 10)) == 0
 
 

@@ -93,16 +93,16 @@ def event_streams(draw: st.DrawFn) -> Events:
             )
         )
         sealed: list[Event] = [SignatureAdded(key, signature)] if signature is not None else []
-        said = draw(st.lists(st.sampled_from(PIECES), max_size=3))
+        pieces = draw(st.lists(st.sampled_from(PIECES), max_size=3))
         if kind == "call":
             name = draw(st.sampled_from(("read", "mcp_a_b", "patch")))
-            given = [ArgumentsDelta(key, words) for words in draw(st.lists(st.sampled_from(ARGUMENTS), max_size=2))]
-            lives.append([BlockStarted(key, ToolCall(f"call_{key}", name)), *given, *sealed, BlockEnded(key)])
+            deltas = [ArgumentsDelta(key, words) for words in draw(st.lists(st.sampled_from(ARGUMENTS), max_size=2))]
+            lives.append([BlockStarted(key, ToolCall(f"call_{key}", name)), *deltas, *sealed, BlockEnded(key)])
         elif kind == "text":
-            lives.append([BlockStarted(key, Text("")), *(TextDelta(key, each) for each in said), BlockEnded(key)])
+            lives.append([BlockStarted(key, Text("")), *(TextDelta(key, each) for each in pieces), BlockEnded(key)])
         else:
             thought = BlockStarted(key, Reasoning("", draw(st.sampled_from(("anthropic", "kiro", "gemini")))))
-            lives.append([thought, *(ReasoningDelta(key, each) for each in said), *sealed, BlockEnded(key)])
+            lives.append([thought, *(ReasoningDelta(key, each) for each in pieces), *sealed, BlockEnded(key)])
     events: list[Event] = [Started("msg_1", "m")]
     while lives:
         life = lives[draw(st.integers(0, min(1, len(lives) - 1)))]
@@ -115,7 +115,7 @@ def event_streams(draw: st.DrawFn) -> Events:
     )
 
 
-def spoken(name: str, events: Events) -> bytes:
+def stream_of(name: str, events: Events) -> bytes:
     """The events as the bytes of a dialect."""
     dialect = registry.get(name)
     return laws.encode_events(
@@ -123,13 +123,13 @@ def spoken(name: str, events: Events) -> bytes:
     )
 
 
-def grammar_holds_everywhere(made: Plan, pieces: list[bytes]) -> None:
+def grammar_holds_everywhere(translation_plan: Plan, pieces: list[bytes]) -> None:
     """Check the grammar after the decoder and after each filter, and what the client reads."""
-    keys, notes, upstream = BlockKeys(), Notes(refuse=False), made.upstream
+    keys, notes, upstream = BlockKeys(), Notes(refuse=False), translation_plan.upstream
     reader = StreamReader(
-        upstream.binding.frame_decoder(), upstream.codec.decoder(made.translated, fixed_environment(), keys)
+        upstream.binding.frame_decoder(), upstream.codec.decoder(translation_plan.translated, fixed_environment(), keys)
     )
-    backs = [make(notes, keys) for make in reversed(made.response_filters)]
+    backs = [make(notes, keys) for make in reversed(translation_plan.response_filters)]
     grammars = [EventOrderCheck() for _ in range(len(backs) + 1)]
     for steps in (*(reader.feed(piece) for piece in pieces), reader.close()):
         for step in steps:
@@ -139,11 +139,11 @@ def grammar_holds_everywhere(made: Plan, pieces: list[bytes]) -> None:
                 events = back.feed(events)
                 grammar.check(events)
     assert all(grammar.is_over for grammar in grammars)
-    client_reads_it(made, pieces)
+    client_reads_it(translation_plan, pieces)
 
 
-def client_reads_it(made: Plan, pieces: list[bytes]) -> None:
-    answer, client = ResponseTranslator(made, fixed_environment()), made.client
+def client_reads_it(translation_plan: Plan, pieces: list[bytes]) -> None:
+    answer, client = ResponseTranslator(translation_plan, fixed_environment()), translation_plan.client
     out = b"".join([*map(answer.feed, pieces), answer.close()])
     frames = client.binding.frame_decoder()
     breaches = client.codec.stream_breaches([*frames.feed(out), *frames.close()])
@@ -176,7 +176,7 @@ def planned(client: str, upstream: str, model: str, thinks: bool, settings: Tran
 def test_l19_the_grammar_holds_after_every_filter(
     upstream: str, model: str, thinks: bool, settings: TranslationSettings, events: Events, edges: list[int]
 ) -> None:
-    pieces = cut(spoken(upstream, events), edges)
+    pieces = cut(stream_of(upstream, events), edges)
     for client in DIALECTS:
         note(client)
         grammar_holds_everywhere(planned(client, upstream, model, thinks, settings), pieces)
@@ -187,8 +187,8 @@ def test_l19_the_grammar_holds_after_every_filter(
 def test_l19_the_grammar_holds_for_every_story(story: Story, client: str) -> None:
     for think, raw, mode in ((False, "auto", "live"), (True, "kimi", "buffered"), (True, "hermes", "live")):
         settings = TranslationSettings(think_tags=think, raw_tools=raw, raw_tools_mode=mode)  # type: ignore[arg-type]
-        made = planned(client, story.answered, "kimi-k2", True, settings)
-        grammar_holds_everywhere(made, [story.stream])
+        translation_plan = planned(client, story.upstream, "kimi-k2", True, settings)
+        grammar_holds_everywhere(translation_plan, [story.stream])
 
 
 # --- all pairs of response filters, in any order
@@ -224,9 +224,9 @@ def test_l19_the_grammar_holds_after_any_two_filters(
     for back in [make(notes, keys) for make in pair]:
         grammar, out = EventOrderCheck(), list[Event]()
         for event in events:
-            told = back.feed((event,))
-            grammar.check(told)
-            out += told
+            batch = back.feed((event,))
+            grammar.check(batch)
+            out += batch
         assert grammar.is_over
         events = tuple(out)
 
@@ -242,8 +242,8 @@ def test_l19_gemini_signed_calls_with_think_tags_have_numbers_of_their_own() -> 
     ]
     frames = [f'data: {{"candidates":[{{"content":{{"parts":[{part}]}}}}]}}\n\n'.encode() for part in parts]
     end = b'data: {"candidates":[{"content":{"parts":[]},"finishReason":"STOP"}]}\n\n'
-    made = planned("anthropic", "gemini", "gemini-3", False, TranslationSettings(think_tags=True))
-    grammar_holds_everywhere(made, [*frames, end])
+    translation_plan = planned("anthropic", "gemini", "gemini-3", False, TranslationSettings(think_tags=True))
+    grammar_holds_everywhere(translation_plan, [*frames, end])
 
 
 @pytest.mark.parametrize(
@@ -252,15 +252,17 @@ def test_l19_gemini_signed_calls_with_think_tags_have_numbers_of_their_own() -> 
 def test_an_item_that_was_announced_but_held_back_leaves_no_gap(text: str) -> None:
     """Before, a Responses client got the message's `output_item.added`, and then another item at the same index."""
     events = (Started("i", "m"), BlockStarted(0, Text("")), TextDelta(0, text), BlockEnded(0))
-    data = spoken("responses", (*events, Stopped(Stop(StopReason.END)), FINISHED))
-    made = planned("responses", "responses", "gpt-5", False, TranslationSettings(raw_tools="hermes", think_tags=True))
-    grammar_holds_everywhere(made, [data])
+    data = stream_of("responses", (*events, Stopped(Stop(StopReason.END)), FINISHED))
+    translation_plan = planned(
+        "responses", "responses", "gpt-5", False, TranslationSettings(raw_tools="hermes", think_tags=True)
+    )
+    grammar_holds_everywhere(translation_plan, [data])
 
 
 def test_l19_kiro_thinking_and_raw_calls_have_numbers_of_their_own() -> None:
     """Before, `content_block_start` had the indices 0 1 2 2."""
     text = f"<thinking>a</thinking>\n\nb {HERMES}"
     events = (Started("i", "m"), BlockStarted(0, Text("")), TextDelta(0, text), BlockEnded(0))
-    data = spoken("kiro", (*events, Stopped(Stop(StopReason.END)), FINISHED))
-    made = planned("anthropic", "kiro", "claude-sonnet-4", True, TranslationSettings(raw_tools="hermes"))
-    grammar_holds_everywhere(made, [data])
+    data = stream_of("kiro", (*events, Stopped(Stop(StopReason.END)), FINISHED))
+    translation_plan = planned("anthropic", "kiro", "claude-sonnet-4", True, TranslationSettings(raw_tools="hermes"))
+    grammar_holds_everywhere(translation_plan, [data])

@@ -369,14 +369,23 @@ def rows(table: dict[str, dict[str, Stream]]) -> Iterable[Any]:
 
 
 def planned(client: str, upstream: str, **settings: Any) -> Plan:
-    asked = Conversation("model-1", (Message("user", (Text("go"),)),), stream=True)
+    conversation = Conversation("model-1", (Message("user", (Text("go"),)),), stream=True)
     return plan(
-        registry.get(client), registry.get(upstream), asked, settings=TranslationSettings(raw_tools="off", **settings)
+        registry.get(client),
+        registry.get(upstream),
+        conversation,
+        settings=TranslationSettings(raw_tools="off", **settings),
     )
 
 
-def said(made: Plan, data: bytes, *, bytewise: bool = False, passing: bool = False) -> tuple[bytes, ResponseTranslator]:
-    answer = PassThrough(made, fixed_environment()) if passing else ResponseTranslator(made, fixed_environment())
+def translated(
+    translation_plan: Plan, data: bytes, *, bytewise: bool = False, passing: bool = False
+) -> tuple[bytes, ResponseTranslator]:
+    answer = (
+        PassThrough(translation_plan, fixed_environment())
+        if passing
+        else ResponseTranslator(translation_plan, fixed_environment())
+    )
     pieces = [data[at : at + 1] for at in range(len(data))] if bytewise else [data]
     return b"".join([*map(answer.feed, pieces), answer.close()]), answer
 
@@ -398,24 +407,26 @@ def ends_well(client: Dialect, out: bytes) -> bool:
 @pytest.mark.parametrize(("dialect", "stream"), [*rows(BROKEN)])
 def test_l20_a_broken_stream_ends_with_the_clients_error(dialect: str, stream: Stream) -> None:
     data = b"".join(FRAMING[dialect](*event) for event in stream)
-    for made, passing in ways(dialect):
+    for translation_plan, passing in ways(dialect):
         for bytewise in (False, True):
-            out, answer = said(made, data, bytewise=bytewise, passing=passing)
-            assert answer.fault is not None, (made.client.name, passing, out)
-            assert not ends_well(made.client, out), (made.client.name, passing, out)
-            if made.client.name == "openai":  # its SDKs look for this field alone, and take `[DONE]` for a good end
+            out, answer = translated(translation_plan, data, bytewise=bytewise, passing=passing)
+            assert answer.fault is not None, (translation_plan.client.name, passing, out)
+            assert not ends_well(translation_plan.client, out), (translation_plan.client.name, passing, out)
+            if (
+                translation_plan.client.name == "openai"
+            ):  # its SDKs look for this field alone, and take `[DONE]` for a good end
                 assert b'"error":' in out, (passing, out)
 
 
 @pytest.mark.parametrize(("dialect", "stream"), [*rows(HARMLESS)])
 def test_l20_a_harmless_oddity_passes(dialect: str, stream: Stream) -> None:
     data = b"".join(FRAMING[dialect](*event) for event in stream)
-    for made, passing in ways(dialect):
+    for translation_plan, passing in ways(dialect):
         for bytewise in (False, True):
-            out, answer = said(made, data, bytewise=bytewise, passing=passing)
-            assert answer.fault is None, (made.client.name, passing, answer.fault)
-            assert ends_well(made.client, out), (made.client.name, passing, out)
-            reply = assemble_reply(laws.decode_events(made.client, out))
+            out, answer = translated(translation_plan, data, bytewise=bytewise, passing=passing)
+            assert answer.fault is None, (translation_plan.client.name, passing, answer.fault)
+            assert ends_well(translation_plan.client, out), (translation_plan.client.name, passing, out)
+            reply = assemble_reply(laws.decode_events(translation_plan.client, out))
             calls = [block for block in reply.choices[0].blocks if isinstance(block, ToolCall)]
             assert [json.loads(call.arguments or "{}") for call in calls][:1] == [{"path": "a"}], out
             assert len(calls) == len({call.id for call in calls})
@@ -426,10 +437,12 @@ def test_l20_calls_that_share_an_index_are_not_passed_on_as_they_came() -> None:
     stream = [O_ROLE, _o_call(0, "call_1"), _o_call(0, "call_2"), *O_END]
     data = b"".join(FRAMING["openai"](*event) for event in stream)
     tools = (ToolSpec("read", schema={"type": "object"}),)
-    asked = Conversation("model-1", (Message("user", (Text("go"),)),), tools=tools, stream=True)
-    made = plan(registry.get("openai"), registry.get("openai"), asked, settings=TranslationSettings(raw_tools="off"))
-    assert not passes_frames(made)
-    out, _ = said(made, data)
+    conversation = Conversation("model-1", (Message("user", (Text("go"),)),), tools=tools, stream=True)
+    translation_plan = plan(
+        registry.get("openai"), registry.get("openai"), conversation, settings=TranslationSettings(raw_tools="off")
+    )
+    assert not passes_frames(translation_plan)
+    out, _ = translated(translation_plan, data)
     calls = [
         call for frame in data_of(out) for choice in frame["choices"] for call in choice["delta"].get("tool_calls", ())
     ]
@@ -440,21 +453,24 @@ def test_a_gemini_call_in_pieces_that_a_limit_cut_is_not_complete() -> None:
     """An open call is closed uncompleted where the answer stopped at a limit (docs/decisions/answers.md#d7)."""
     stream = [G_TEXT, *G_PIECES[:2], _g({"text": ""}, stop="MAX_TOKENS")]
     data = b"".join(FRAMING["gemini"](*event) for event in stream)
-    for made, passing in ways("gemini"):
-        out, answer = said(made, data, passing=passing)
-        reply = assemble_reply(laws.decode_events(made.client, out))
-        assert answer.fault is None and reply.choices[0].stop.reason is StopReason.LENGTH, made.client.name
+    for translation_plan, passing in ways("gemini"):
+        out, answer = translated(translation_plan, data, passing=passing)
+        reply = assemble_reply(laws.decode_events(translation_plan.client, out))
+        assert answer.fault is None and reply.choices[0].stop.reason is StopReason.LENGTH, translation_plan.client.name
 
 
 def test_the_error_field_of_old_llama_cpp_servers_is_the_error() -> None:
     """They write `error:` where others write `data:`; by the specification of SSE it is nothing."""
     data = b"".join(FRAMING["openai"](*event) for event in (O_ROLE, O_TEXT))
     data += b'error: {"code":400,"message":"too long","type":"exceed_context_size_error"}\n\n'
-    for made, passing in ways("openai"):
+    for translation_plan, passing in ways("openai"):
         for bytewise in (False, True):
-            out, answer = said(made, data, bytewise=bytewise, passing=passing)
-            assert answer.fault is not None and answer.fault.kind == "context_full", (made.client.name, passing)
-            assert b"too long" in out and not ends_well(made.client, out)
+            out, answer = translated(translation_plan, data, bytewise=bytewise, passing=passing)
+            assert answer.fault is not None and answer.fault.kind == "context_full", (
+                translation_plan.client.name,
+                passing,
+            )
+            assert b"too long" in out and not ends_well(translation_plan.client, out)
 
 
 @pytest.mark.parametrize("pieces", [['{"path":"a"}'], ['{"path":', '"a"}']])
@@ -464,10 +480,10 @@ def test_l20_calls_that_share_index_and_name_and_have_no_ids_are_not_merged(piec
     data = b"".join(FRAMING["openai"](*event) for event in [O_ROLE, *calls, *O_END])
     for client in DIALECTS:
         for bytewise in (False, True):
-            out, answer = said(planned(client, "openai"), data, bytewise=bytewise)
+            out, answer = translated(planned(client, "openai"), data, bytewise=bytewise)
             found = assemble_reply(laws.decode_events(registry.get(client), out)).choices[0].blocks
-            told = [json.loads(block.arguments) for block in found if isinstance(block, ToolCall)]
-            assert told == [{"path": "a"}] * 3 and answer.fault is None, (client, out)
+            arguments = [json.loads(block.arguments) for block in found if isinstance(block, ToolCall)]
+            assert arguments == [{"path": "a"}] * 3 and answer.fault is None, (client, out)
 
 
 # --- one frame that cannot be read
@@ -489,7 +505,7 @@ def test_l21_a_frame_that_cannot_be_read_passes_in_its_own_dialect(dialect: str,
     for at in range(1, len(frames)):
         data = b"".join([*frames[:at], bad, *frames[at:]])
         for passing in (False, True):
-            out, answer = said(planned(dialect, dialect), data, passing=passing)
+            out, answer = translated(planned(dialect, dialect), data, passing=passing)
             assert answer.fault is None and bad in out
             assert [(note.rule, note.action) for note in answer.notes].count(("stream.unread_frame", "changed")) == 1
             if passing:
@@ -508,10 +524,10 @@ def test_l21_a_frame_that_cannot_be_read_is_left_out_unless_a_block_is_open(dial
         for frame in frame_decoder.feed(b"".join(frames[:at])):
             decoder.feed(frame)
         for client in DIALECTS:
-            made = planned(client, dialect, repair=True)
-            out, answer = said(made, data)
+            translation_plan = planned(client, dialect, repair=True)
+            out, answer = translated(translation_plan, data)
             assert (answer.fault is not None) == decoder.is_open, (client, at, answer.fault)
-            assert ends_well(made.client, out) != decoder.is_open
+            assert ends_well(translation_plan.client, out) != decoder.is_open
             noted = ("stream.unread_frame", "dropped") in [(note.rule, note.action) for note in answer.notes]
             assert noted != decoder.is_open
         verdicts.add(decoder.is_open)
@@ -521,5 +537,5 @@ def test_l21_a_frame_that_cannot_be_read_is_left_out_unless_a_block_is_open(dial
 def test_l21_an_error_that_cannot_be_read_is_an_error() -> None:
     data = b"".join(FRAMING["anthropic"](*event) for event in A_GOOD[:4]) + b"event: error\ndata: busy\n\n"
     for client in DIALECTS:
-        out, answer = said(planned(client, "anthropic"), data)
+        out, answer = translated(planned(client, "anthropic"), data)
         assert answer.fault is not None and not ends_well(registry.get(client), out)

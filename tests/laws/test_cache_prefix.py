@@ -60,10 +60,10 @@ def target_of(name: str) -> tuple[Dialect, str]:
     return configure_dialect(registry.get(dialect), settings), model
 
 
-def planned(client: Dialect, upstream: Dialect, model: str, asked: Conversation) -> Plan | None:
+def planned(client: Dialect, upstream: Dialect, model: str, conversation: Conversation) -> Plan | None:
     """The plan; None where the target's own refusal is the answer."""
     try:
-        return plan(client, upstream, asked, model=model)
+        return plan(client, upstream, conversation, model=model)
     except DragomanError:
         return None
 
@@ -71,17 +71,17 @@ def planned(client: Dialect, upstream: Dialect, model: str, asked: Conversation)
 class Rendered:
     """A request as it goes out, without cache marks: its history, and all the rest."""
 
-    def __init__(self, made: Plan) -> None:
-        request = made.request()
+    def __init__(self, translation_plan: Plan) -> None:
+        request = translation_plan.request()
         self.raw = request.body
         body: Any = _unmarked(jsonio.decode(request.body))
         self.fields = list(body)
         self.current: Any = None
         self.history: list[Any]
-        if made.upstream.name == "kiro":
+        if translation_plan.upstream.name == "kiro":
             self.history, self.current, self.tools = _kiro_history(body)
         else:
-            name = HISTORY.get(made.upstream.name, "messages")
+            name = HISTORY.get(translation_plan.upstream.name, "messages")
             self.history = body.pop(name)
             self.tools = _take_tools(body)
         head = [each for each in request.headers if each[0] != "content-length"]
@@ -112,8 +112,8 @@ def _take_tools(body: Any) -> list[Any]:
 def _unmarked(value: Any) -> Any:
     """JSON without cache marks, and with one spelling for content that is one text."""
     if isinstance(value, list):
-        kept = [_unmarked(each) for each in value if not (isinstance(each, dict) and each.keys() == {"cachePoint"})]
-        return kept[0]["text"] if len(kept) == 1 and _is_text(kept[0]) else kept
+        items = [_unmarked(each) for each in value if not (isinstance(each, dict) and each.keys() == {"cachePoint"})]
+        return items[0]["text"] if len(items) == 1 and _is_text(items[0]) else items
     if isinstance(value, dict):
         return {name: _unmarked(each) for name, each in value.items() if name != "cache_control"}
     return value
@@ -188,7 +188,7 @@ def _user(*blocks: Block) -> Message:
     return Message("user", blocks)
 
 
-def _said(*blocks: Block) -> Message:
+def _assistant(*blocks: Block) -> Message:
     return Message("assistant", blocks)
 
 
@@ -213,59 +213,59 @@ SYSTEM = Message("system", (Text("remember the rules"),))
 
 # Each is an answer of the model and what the user says next.
 EXCHANGES: dict[str, tuple[Message, ...]] = {
-    "text": (_said(Text("yes")), _user(Text("go on"))),
-    "marked text": (_said(_text("yes", mark=True)), _user(_text("go on", mark=True))),
-    "empty answer": (_said(), _user(Text("well?"))),
-    "blank texts": (_said(Text(" ")), _user(Text("\n"), Text("x"))),
-    "two answers": (_said(Text("one")), _said(Text("two ")), _user(Text("go on"))),
-    "two questions": (_said(Text("yes")), _user(Text("a")), _user(Text("b"))),
-    "image": (_said(Text("show me")), _user(Text("here"), IMAGE)),
-    "call": (_said(_call("call_1")), _user(_result("call_1"))),
-    "call with words": (_said(Text("let me see"), _call("call_2")), _user(_result("call_2"), Text("and hurry"))),
-    "thought, then call": (_said(SIGNED, _call("call_3")), _user(_result("call_3"))),
+    "text": (_assistant(Text("yes")), _user(Text("go on"))),
+    "marked text": (_assistant(_text("yes", mark=True)), _user(_text("go on", mark=True))),
+    "empty answer": (_assistant(), _user(Text("well?"))),
+    "blank texts": (_assistant(Text(" ")), _user(Text("\n"), Text("x"))),
+    "two answers": (_assistant(Text("one")), _assistant(Text("two ")), _user(Text("go on"))),
+    "two questions": (_assistant(Text("yes")), _user(Text("a")), _user(Text("b"))),
+    "image": (_assistant(Text("show me")), _user(Text("here"), IMAGE)),
+    "call": (_assistant(_call("call_1")), _user(_result("call_1"))),
+    "call with words": (_assistant(Text("let me see"), _call("call_2")), _user(_result("call_2"), Text("and hurry"))),
+    "thought, then call": (_assistant(SIGNED, _call("call_3")), _user(_result("call_3"))),
     "loop": (
-        _said(SIGNED, _call("call_4")),
+        _assistant(SIGNED, _call("call_4")),
         _user(_result("call_4")),
-        _said(_call("call_5", "write")),
+        _assistant(_call("call_5", "write")),
         _user(_result("call_5")),
     ),
     "parallel": (
-        _said(_call("call_6"), _call("call_7", "write")),
+        _assistant(_call("call_6"), _call("call_7", "write")),
         _user(_result("call_6", Text("ok"), IMAGE), _result("call_7", error=True)),
     ),
     "results apart": (
-        _said(_call("call_8"), _call("call_9")),
+        _assistant(_call("call_8"), _call("call_9")),
         _user(_result("call_9")),
         _user(_result("call_8", IMAGE)),
         _user(Text("now")),
     ),
-    "reused id": (_said(_call("call_1", "write")), _user(_result("call_1", Text("again")))),
-    "same id twice": (_said(_call("call_x"), _call("call_x")), _user(_result("call_x"), _result("call_x"))),
+    "reused id": (_assistant(_call("call_1", "write")), _user(_result("call_1", Text("again")))),
+    "same id twice": (_assistant(_call("call_x"), _call("call_x")), _user(_result("call_x"), _result("call_x"))),
     "illegal ids": (
-        _said(_call("functions.read:0"), _call("naïve id"), _call("i" * 80)),
+        _assistant(_call("functions.read:0"), _call("naïve id"), _call("i" * 80)),
         _user(_result("functions.read:0"), _result("naïve id"), _result("i" * 80)),
     ),
-    "illegal name": (_said(_call("call_10", "files.read all")), _user(_result("call_10"))),
-    "unknown tool": (_said(_call("call_11", "ghost")), _user(_result("call_11"))),
-    "another unknown tool": (_said(_call("call_12", "apparition")), _user(_result("call_12"))),
-    "web search": (_said(_call("call_13", "web_search")), _user(_result("call_13"))),
-    "free text": (_said(_call("call_14", "patch", "*** Begin", form="text")), _user(_result("call_14"))),
-    "no JSON": (_said(_call("call_15", arguments="{broken")), _user(_result("call_15"))),
-    "missing result": (_said(_call("call_16")), _user(Text("never mind"))),
-    "orphan result": (_said(Text("yes")), _user(_result("nobody"), Text("look"))),
-    "empty result": (_said(_call("call_17")), _user(ToolResult("call_17"))),
-    "system after results": (_said(_call("call_18")), _user(_result("call_18")), SYSTEM),
-    "system before a question": (_said(Text("yes")), SYSTEM, _user(Text("go on"))),
-    "system alone": (_said(Text("yes")), SYSTEM),
-    "system between call and result": (_said(_call("call_19")), SYSTEM, _user(_result("call_19"))),
-    "answer after its calls": (_said(_call("call_20")), _said(Text("I read it")), _user(_result("call_20"))),
-    "sealed call": (_said(_call("call_21", signature=Signature("gemini", "c2VhbA=="))), _user(_result("call_21"))),
+    "illegal name": (_assistant(_call("call_10", "files.read all")), _user(_result("call_10"))),
+    "unknown tool": (_assistant(_call("call_11", "ghost")), _user(_result("call_11"))),
+    "another unknown tool": (_assistant(_call("call_12", "apparition")), _user(_result("call_12"))),
+    "web search": (_assistant(_call("call_13", "web_search")), _user(_result("call_13"))),
+    "free text": (_assistant(_call("call_14", "patch", "*** Begin", form="text")), _user(_result("call_14"))),
+    "no JSON": (_assistant(_call("call_15", arguments="{broken")), _user(_result("call_15"))),
+    "missing result": (_assistant(_call("call_16")), _user(Text("never mind"))),
+    "orphan result": (_assistant(Text("yes")), _user(_result("nobody"), Text("look"))),
+    "empty result": (_assistant(_call("call_17")), _user(ToolResult("call_17"))),
+    "system after results": (_assistant(_call("call_18")), _user(_result("call_18")), SYSTEM),
+    "system before a question": (_assistant(Text("yes")), SYSTEM, _user(Text("go on"))),
+    "system alone": (_assistant(Text("yes")), SYSTEM),
+    "system between call and result": (_assistant(_call("call_19")), SYSTEM, _user(_result("call_19"))),
+    "answer after its calls": (_assistant(_call("call_20")), _assistant(Text("I read it")), _user(_result("call_20"))),
+    "sealed call": (_assistant(_call("call_21", signature=Signature("gemini", "c2VhbA=="))), _user(_result("call_21"))),
     "document": (
-        _said(Text("send it")),
+        _assistant(Text("send it")),
         _user(Media("document", "application/pdf", "base64", PNG, "a report.pdf"), Text("there")),
     ),
     **{
-        f"thought of {family}": (_said(thought, _call(f"call_{family}")), _user(_result(f"call_{family}")))
+        f"thought of {family}": (_assistant(thought, _call(f"call_{family}")), _user(_result(f"call_{family}")))
         for family, thought in REASONED.items()
     },
 }
@@ -291,7 +291,7 @@ OPENINGS: tuple[tuple[Message, ...], ...] = (
     (_user(Text("hello")),),
     (_user(_text("hello", mark=True), IMAGE),),
     (_user(Text("hello")), SYSTEM),
-    (_said(Text("Welcome.")), _user(Text("hello"))),
+    (_assistant(Text("Welcome.")), _user(Text("hello"))),
     (_user(_result("call_0", Text("from before"))),),
 )
 
@@ -302,7 +302,7 @@ def agents(draw: st.DrawFn) -> tuple[Conversation, Conversation]:
     names = draw(st.lists(st.sampled_from(sorted(EXCHANGES)), max_size=3))
     more = EXCHANGES[draw(st.sampled_from(sorted(EXCHANGES)))]
     tools = draw(st.sampled_from(TOOLS))
-    asked = Conversation(
+    conversation = Conversation(
         "model",
         (*draw(st.sampled_from(OPENINGS)), *[message for name in names for message in EXCHANGES[name]]),
         draw(st.sampled_from(((), (_text("Be brief.", mark=True),), (Text("Be brief."), Text("Be kind."))))),
@@ -313,7 +313,7 @@ def agents(draw: st.DrawFn) -> tuple[Conversation, Conversation]:
         stream=draw(st.booleans()),
         user=draw(st.sampled_from(("", "user-1"))),
     )
-    return _placed(asked), _placed(structs.replace(asked, messages=(*asked.messages, *more)))
+    return _placed(conversation), _placed(structs.replace(conversation, messages=(*conversation.messages, *more)))
 
 
 @given(client=st.sampled_from(CLIENTS).map(registry.get), pair=agents())
@@ -378,7 +378,7 @@ def test_the_prefix_holds_for_what_a_client_can_say(target: str, pair: Pair) -> 
     for client in CLIENTS:
         note(client)
         dialect = registry.get(client)
-        earlier, later = [_as_told_by(dialect, each) for each in pair]
+        earlier, later = [_written_by(dialect, each) for each in pair]
         if earlier is not None and later is not None and _asks_alike(earlier, later):
             hold(dialect, target, earlier, later)
 
@@ -388,11 +388,11 @@ def _asks_alike(earlier: Conversation, later: Conversation) -> bool:
     return structs.replace(earlier, messages=()) == structs.replace(later, messages=())
 
 
-def _as_told_by(client: Dialect, asked: Conversation) -> Conversation | None:
-    made = planned(client, client, asked.model, asked)
-    if made is None:
+def _written_by(client: Dialect, conversation: Conversation) -> Conversation | None:
+    translation_plan = planned(client, client, conversation.model, conversation)
+    if translation_plan is None:
         return None
-    call = client.binding.match(client.binding.wrap(made.call()))
+    call = client.binding.match(client.binding.wrap(translation_plan.call()))
     assert call is not None
     return client.codec.parse_request(call)
 
@@ -408,8 +408,10 @@ def test_the_law_is_about_most_conversations(client: str, target: str) -> None:
 
 
 def _one_exchange(name: str) -> Pair:
-    asked = Conversation("model", OPENINGS[0], (Text("Be brief."),), TOOLS[1])
-    return _placed(asked), _placed(structs.replace(asked, messages=(*asked.messages, *EXCHANGES[name])))
+    conversation = Conversation("model", OPENINGS[0], (Text("Be brief."),), TOOLS[1])
+    return _placed(conversation), _placed(
+        structs.replace(conversation, messages=(*conversation.messages, *EXCHANGES[name]))
+    )
 
 
 @every_target
@@ -417,9 +419,9 @@ def _one_exchange(name: str) -> Pair:
 def test_a_tool_that_joins_at_the_end_leaves_all_before_it_as_it_was(client: str, target: str) -> None:
     """Aliases and schemas depend on the tool alone, not on the others."""
     upstream, model = target_of(target)
-    asked = Conversation("model", OPENINGS[0], (Text("Be brief."),), TOOLS[1])
-    more = structs.replace(asked, tools=(*TOOLS[1], ToolSpec("files.read all", "Reads all.", SCHEMA)))
-    first, second = (plan(registry.get(client), upstream, each, model=model) for each in (asked, more))
+    conversation = Conversation("model", OPENINGS[0], (Text("Be brief."),), TOOLS[1])
+    more = structs.replace(conversation, tools=(*TOOLS[1], ToolSpec("files.read all", "Reads all.", SCHEMA)))
+    first, second = (plan(registry.get(client), upstream, each, model=model) for each in (conversation, more))
     before, after = Rendered(first), Rendered(second)
     assert after.tools[: len(before.tools)] == before.tools
     if target != "kiro few tools":  # there the third is left out, and the system text says so

@@ -40,12 +40,12 @@ def test_the_kit_passes_on_its_own_samples(name: str) -> None:
 # One conversation is tried on every target and law: to make one up takes longer than all of them together.
 
 
-@given(client=any_dialect, asked=strategies.conversations())
-def test_request_laws(client: Dialect, asked: Conversation) -> None:
+@given(client=any_dialect, conversation=strategies.conversations())
+def test_request_laws(client: Dialect, conversation: Conversation) -> None:
     for name in NAMES:
         for law in laws.REQUEST_LAWS:
             note(f"{law.__name__} of {name}")
-            law(client, registry.get(name), asked)
+            law(client, registry.get(name), conversation)
 
 
 @given(client=any_dialect, pair=strategies.continued_conversations())
@@ -107,19 +107,19 @@ def test_arbitrary_json_raises_only_our_errors(body: object) -> None:
 @pytest.mark.parametrize("story", stories(), ids=str)
 def test_every_single_cut_of_every_story_gives_the_same_answer(story: Story) -> None:
     """The two stories that are longer than 3,000 bytes are cut at every ninth one; `make laws-long` tries all."""
-    made = plan(registry.get(story.asked), registry.get(story.answered), EMPTY_REQUEST)
+    planned = plan(registry.get(story.client), registry.get(story.upstream), EMPTY_REQUEST)
     stream = story.stream
-    whole = ResponseTranslator(made, fixed_environment())
+    whole = ResponseTranslator(planned, fixed_environment())
     expected = whole.feed(stream) + whole.close()
     for at in range(1, len(stream), 1 if len(stream) < 3000 or IS_LONG_RUN else 9):
-        answer = ResponseTranslator(made, fixed_environment())
+        answer = ResponseTranslator(planned, fixed_environment())
         assert answer.feed(stream[:at]) + answer.feed(stream[at:]) + answer.close() == expected, at
-    laws.cuts_do_not_matter(made, stream, range(len(stream)))
+    laws.cuts_do_not_matter(planned, stream, range(len(stream)))
 
 
 @pytest.mark.parametrize("story", stories(), ids=str)
 def test_the_own_body_of_every_story_returns(story: Story) -> None:
-    laws.own_body_round_trips(registry.get(story.asked), jsonio.decode(story.request))
+    laws.own_body_round_trips(registry.get(story.client), jsonio.decode(story.request))
 
 
 # --- Every tool that a client declares, wherever it does, is in the request; a longer conversation moves none of them
@@ -232,8 +232,8 @@ def sent_names(case: Case, target: str) -> list[list[str]]:
     client, upstream = registry.get(case.source), registry.get(target)
     sent: list[list[str]] = []
     for body in case.bodies:
-        made = plan(client, upstream, client.codec.parse_request(client.binding.unwrap(body)))
-        rendered = upstream.codec.parse_request(made.call())
+        planned = plan(client, upstream, client.codec.parse_request(client.binding.unwrap(body)))
+        rendered = upstream.codec.parse_request(planned.call())
         sent.append([tool.name for tool in rendered.tools if isinstance(tool, ToolSpec)])
     return sent
 
@@ -277,9 +277,11 @@ def test_l4_a_summary_reaches_every_target_or_the_request_is_refused(target: str
     block = {"type": "compaction", "content": text}
     user = {"role": "user", "content": "hi"}
     messages: list[Any] = [*([user] if before else []), {"role": "assistant", "content": [block]}, user]
-    asked = client.codec.parse_request(client.binding.unwrap({"model": "m", "max_tokens": 9, "messages": messages}))
+    conversation = client.codec.parse_request(
+        client.binding.unwrap({"model": "m", "max_tokens": 9, "messages": messages})
+    )
     try:
-        call = plan(client, upstream, asked).call()
+        call = plan(client, upstream, conversation).call()
     except Unrepresentable:
         return
     read = upstream.codec.parse_request(call)

@@ -25,7 +25,7 @@ from dragoman.translate import plan
 from dragoman.wire import jsonio
 from tests.stories.story import Story, fixed_environment, stories, stream_steps, wire_bytes
 
-Told: TypeAlias = tuple[Any, Iterable[Note]]
+Outcome: TypeAlias = tuple[Any, Iterable[Note]]
 
 PLAIN = "oddly"
 ODD = ("~oddly", "../oddly", "./oddly", "./../~oddly", "text.oddly", "image_url.detail", "custom.format")
@@ -180,7 +180,7 @@ def called_plainly(value: Any, odd: str) -> Any:
     return value.replace(odd, PLAIN) if isinstance(value, str) else value  # JSON in a string: arguments, results
 
 
-def outcome(work: Callable[[str], Told], odd: str) -> Any:
+def outcome(work: Callable[[str], Outcome], odd: str) -> Any:
     try:
         value, notes = work(odd)
     except dragoman.DragomanError as error:
@@ -188,7 +188,7 @@ def outcome(work: Callable[[str], Told], odd: str) -> Any:
     return called_plainly(value, odd), [str(note).replace(odd, PLAIN) for note in notes]
 
 
-def fare_alike(work: Callable[[str], Told], names: Iterable[str] = ODD) -> None:
+def fare_alike(work: Callable[[str], Outcome], names: Iterable[str] = ODD) -> None:
     plain = outcome(work, PLAIN)
     for odd in names:
         assert outcome(work, odd) == plain, odd
@@ -202,16 +202,16 @@ def body_of(story: Story, name: str) -> Any:
     return jsonio.decode((story.folder / f"{name}.request.json").read_bytes())
 
 
-def asked_in(dialect: Dialect, body: Any) -> Conversation:
+def conversation_in(dialect: Dialect, body: Any) -> Conversation:
     return dialect.codec.parse_request(dialect.binding.unwrap(body))
 
 
 def requests_fare_alike(body: Any, name: str, names: Iterable[str]) -> None:
     for target in (name, other_than(name)):
 
-        def sent(field: str, target: str = target) -> Told:
-            made = dragoman.translate_request(planted(body, field), source=name, target=target)
-            return made.body, made.notes
+        def sent(field: str, target: str = target) -> Outcome:
+            translation = dragoman.translate_request(planted(body, field), source=name, target=target)
+            return translation.body, translation.notes
 
         fare_alike(sent, names)
 
@@ -230,17 +230,17 @@ def test_not_even_where_it_is_one_of_our_own_words(name: str, body: dict[str, An
 @pytest.mark.parametrize(("name", "body"), BODIES, ids=[name for name, _ in BODIES])
 def test_nothing_of_it_is_lost_or_noted_in_its_own_dialect(name: str, body: dict[str, Any]) -> None:
     for odd in (*ODD, *WORDS):
-        made = dragoman.translate_request({**body, odd: "planted"}, source=name, target=name)
-        assert made.body[odd] == "planted"
-        assert odd not in str(made.notes)
+        translation = dragoman.translate_request({**body, odd: "planted"}, source=name, target=name)
+        assert translation.body[odd] == "planted"
+        assert odd not in str(translation.notes)
 
 
 @pytest.mark.parametrize(("name", "body"), BODIES, ids=[name for name, _ in BODIES])
 def test_unknown_fields_survive_a_round_trip_at_every_place(name: str, body: dict[str, Any]) -> None:
-    asked = planted(body, PLAIN)
-    made = dragoman.translate_request(asked, source=name, target=name)
-    sown = re.findall(r"planted \d+", str(asked))
-    assert sown and sorted(sown) == sorted(re.findall(r"planted \d+", str(made.body)))
+    planted_body = planted(body, PLAIN)
+    translation = dragoman.translate_request(planted_body, source=name, target=name)
+    sown = re.findall(r"planted \d+", str(planted_body))
+    assert sown and sorted(sown) == sorted(re.findall(r"planted \d+", str(translation.body)))
 
 
 # --- answers
@@ -264,49 +264,49 @@ def with_planted(dialect: Dialect, text: bytes, field: str) -> bytes:
 def test_nor_is_one_of_a_stream(story: Story, name: str) -> None:
     dialect, elsewhere = registry.get(name), registry.get(other_than(name))
     text = (story.folder / f"{name}.stream").read_bytes()
-    asked, asked_elsewhere = (
-        asked_in(dialect, body_of(story, name)),
-        asked_in(elsewhere, body_of(story, elsewhere.name)),
+    conversation, other_conversation = (
+        conversation_in(dialect, body_of(story, name)),
+        conversation_in(elsewhere, body_of(story, elsewhere.name)),
     )
 
-    def written_anew(field: str) -> Told:
-        encoder = dialect.codec.encoder(asked, fixed_environment())
-        told = stream_steps(dialect, asked, with_planted(dialect, text, field))
-        return [_json(payload.data) for step in told for payload in encoder.feed(step.events)], ()
+    def written_anew(field: str) -> Outcome:
+        encoder = dialect.codec.encoder(conversation, fixed_environment())
+        output = stream_steps(dialect, conversation, with_planted(dialect, text, field))
+        return [_json(payload.data) for step in output for payload in encoder.feed(step.events)], ()
 
-    def told_elsewhere(field: str) -> Told:
-        answer = ResponseTranslator(plan(elsewhere, dialect, asked_elsewhere), fixed_environment())
+    def translated(field: str) -> Outcome:
+        answer = ResponseTranslator(plan(elsewhere, dialect, other_conversation), fixed_environment())
         raw = answer.feed(with_planted(dialect, text, field)) + answer.close()
         return raw.decode(errors="replace"), answer.notes
 
     fare_alike(written_anew)
-    fare_alike(told_elsewhere)
+    fare_alike(translated)
 
 
 @every_dialect
 @every_story
 def test_nor_is_one_of_a_whole_reply(story: Story, name: str) -> None:
     dialect, elsewhere = registry.get(name), registry.get(other_than(name))
-    asked, asked_elsewhere = (
-        asked_in(dialect, body_of(story, name)),
-        asked_in(elsewhere, body_of(story, elsewhere.name)),
+    conversation, other_conversation = (
+        conversation_in(dialect, body_of(story, name)),
+        conversation_in(elsewhere, body_of(story, elsewhere.name)),
     )
     text = wire_bytes(dialect, (story.folder / f"{name}.stream").read_bytes())
-    events = tuple(event for step in stream_steps(dialect, asked, text) for event in step.events)
-    if "streams_only" in dialect.codec.capabilities(asked.model).traits or any(
+    events = tuple(event for step in stream_steps(dialect, conversation, text) for event in step.events)
+    if "streams_only" in dialect.codec.capabilities(conversation.model).traits or any(
         isinstance(event, Failed) for event in events
     ):
         return  # there is no such reply
-    body = jsonio.decode(dialect.codec.render_reply(assemble_reply(events), asked, fixed_environment()))
-    for client, question in ((dialect, asked), (elsewhere, asked_elsewhere)):
+    body = jsonio.decode(dialect.codec.render_reply(assemble_reply(events), conversation, fixed_environment()))
+    for client, question in ((dialect, conversation), (elsewhere, other_conversation)):
 
-        def told(field: str, client: Dialect = client, question: Conversation = question) -> Told:
+        def translate(field: str, client: Dialect = client, question: Conversation = question) -> Outcome:
             raw, notes = translate_whole_reply(
                 plan(client, dialect, question), jsonio.encode(planted(body, field)), fixed_environment()
             )
             return jsonio.decode(raw), notes
 
-        fare_alike(told)
+        fare_alike(translate)
 
 
 def _json(data: bytes) -> Any:

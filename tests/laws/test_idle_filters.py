@@ -28,7 +28,7 @@ class Called(Filter):
     """A filter that is always called. It fails if a call that a plan would skip changes something."""
 
     def __init__(self, inner: Filter) -> None:
-        self.inner, self.name, self.answers = inner, inner.name, inner.answers
+        self.inner, self.name, self.make_response_filter = inner, inner.name, inner.make_response_filter
 
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
@@ -45,10 +45,10 @@ class Called(Filter):
 
 def outcome(client: str, upstream: str, conversation: Conversation, settings: translate.TranslationSettings) -> Any:
     try:
-        made = plan(registry.get(client), registry.get(upstream), conversation, settings=settings)
+        planned = plan(registry.get(client), registry.get(upstream), conversation, settings=settings)
     except DragomanError as error:
         return type(error), str(error)
-    return made.translated, made.notes, len(made.response_filters)
+    return planned.translated, planned.notes, len(planned.response_filters)
 
 
 def all_called(*pair: Any) -> translate._Pipeline:
@@ -88,18 +88,20 @@ def test_every_kind_of_block_has_its_feature() -> None:
 def test_a_response_filter_that_is_not_fed_would_have_changed_nothing(
     events: Events, client: str, upstream: str, settings: translate.TranslationSettings, data: st.DataObject
 ) -> None:
-    made = plan(registry.get(client), registry.get(upstream), make_request("kimi-k2", thinks=True), settings=settings)
+    planned = plan(
+        registry.get(client), registry.get(upstream), make_request("kimi-k2", thinks=True), settings=settings
+    )
     cuts = sorted(data.draw(st.sets(st.integers(1, len(events)), max_size=len(events))))
     frames = [events[start:end] for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True)]
-    response_filters = ResponseFilters(made, BlockKeys.after(events))
+    response_filters = ResponseFilters(planned, BlockKeys.after(events))
     produced = tuple(event for frame in frames for event in response_filters.feed(frame))
-    notes, expected = _feed_all_filters(made, events, frames)
+    notes, expected = _feed_all_filters(planned, events, frames)
     assert (produced, list(response_filters.notes)) == (expected, list(notes))
 
 
-def _feed_all_filters(made: Plan, events: Events, frames: list[Events]) -> tuple[Notes, Events]:
+def _feed_all_filters(planned: Plan, events: Events, frames: list[Events]) -> tuple[Notes, Events]:
     keys, notes = BlockKeys.after(events), Notes(most=1000)
-    response_filters = [make(notes, keys) for make in reversed(made.response_filters)]
+    response_filters = [make(notes, keys) for make in reversed(planned.response_filters)]
     produced: list[Any] = []
     for frame in frames:
         changed = frame

@@ -28,7 +28,7 @@ from dragoman.wire.eventstream import encode_event
 from tests.growth import check_linear_growth
 from tests.unit.wire.cuts import fixed_size_reads
 
-ASKED = Conversation(
+REQUEST = Conversation(
     "model-1",
     (Message("user", (Text("go"),)),),
     tools=(ToolSpec("read", schema={"type": "object", "properties": {"path": {"type": "string"}}}),),
@@ -88,8 +88,8 @@ SPELLINGS: tuple[Callable[[Any], str], ...] = (
 class _Counting(ResponseTranslator):
     """Counts the frames that went by a lane; `carefully`: it opens none."""
 
-    def __init__(self, made: Plan, *, carefully: bool) -> None:
-        super().__init__(made, fixed_environment())
+    def __init__(self, translation_plan: Plan, *, carefully: bool) -> None:
+        super().__init__(translation_plan, fixed_environment())
         self.carefully = carefully
         self.in_lanes = 0
 
@@ -107,17 +107,17 @@ class _Counting(ResponseTranslator):
         return structs.replace(lane, text_of=counted)
 
 
-def told(made: Plan, pieces: list[bytes], *, carefully: bool) -> tuple[object, ...]:
-    answer = _Counting(made, carefully=carefully)
+def outcome(translation_plan: Plan, pieces: list[bytes], *, carefully: bool) -> tuple[object, ...]:
+    answer = _Counting(translation_plan, carefully=carefully)
     data = b"".join([*map(answer.feed, pieces), answer.close()])
     progress = answer.progress
-    return data, answer.notes, answer.over, answer.fault, progress.usage, progress.stop, answer.in_lanes
+    return data, answer.notes, answer.is_over, answer.fault, progress.usage, progress.stop, answer.in_lanes
 
 
-def lanes_do_not_matter(made: Plan, pieces: list[bytes]) -> int:
+def lanes_do_not_matter(translation_plan: Plan, pieces: list[bytes]) -> int:
     """How many frames went by a lane."""
-    *expected, _ = told(made, [b"".join(pieces)], carefully=True)
-    *got, in_lanes = told(made, pieces, carefully=False)
+    *expected, _ = outcome(translation_plan, [b"".join(pieces)], carefully=True)
+    *got, in_lanes = outcome(translation_plan, pieces, carefully=False)
     assert got == expected
     assert isinstance(in_lanes, int)
     return in_lanes
@@ -280,7 +280,7 @@ def streams(draw: st.DrawFn, name: str) -> list[bytes]:
 
 
 def planned(client: str, upstream: str, settings: TranslationSettings | None = None) -> Plan:
-    return plan(registry.get(client), registry.get(upstream), ASKED, settings=settings)
+    return plan(registry.get(client), registry.get(upstream), REQUEST, settings=settings)
 
 
 @pytest.mark.parametrize("upstream", DIALECTS)
@@ -288,8 +288,8 @@ def planned(client: str, upstream: str, settings: TranslationSettings | None = N
 def test_lanes_do_not_matter(upstream: str, client: str, data: st.DataObject) -> None:
     think, repair = data.draw(st.booleans(), "think tags"), data.draw(st.booleans(), "repair")
     raw = data.draw(st.sampled_from((None, "auto", "off")), "raw tools")
-    made = planned(client, upstream, TranslationSettings(think_tags=think, repair=repair, raw_tools=raw))
-    lanes_do_not_matter(made, data.draw(streams(upstream)))
+    translation_plan = planned(client, upstream, TranslationSettings(think_tags=think, repair=repair, raw_tools=raw))
+    lanes_do_not_matter(translation_plan, data.draw(streams(upstream)))
 
 
 def _plain(name: str, kind: str, count: int) -> list[bytes]:
@@ -304,11 +304,11 @@ def _plain(name: str, kind: str, count: int) -> list[bytes]:
 @pytest.mark.parametrize("kind", ["text", "thought", "arguments"])
 @pytest.mark.parametrize("upstream", DIALECTS)
 def test_nearly_all_of_a_usual_stream_goes_by_lanes(upstream: str, kind: str, client: str, repair: bool) -> None:
-    made = planned(client, upstream, TranslationSettings(repair=repair))
+    translation_plan = planned(client, upstream, TranslationSettings(repair=repair))
     frames = _plain(upstream, kind, 100)
     for pieces in (frames, [b"".join(frames)], fixed_size_reads(b"".join(frames), 1000)):
         least = 70 if len(pieces) > 1 and len(pieces) < len(frames) else 95
-        assert lanes_do_not_matter(made, pieces) >= least
+        assert lanes_do_not_matter(translation_plan, pieces) >= least
 
 
 @pytest.mark.parametrize("repair", [True, False])
@@ -316,13 +316,13 @@ def test_nearly_all_of_a_usual_stream_goes_by_lanes(upstream: str, kind: str, cl
 @pytest.mark.parametrize("kind", ["text", "thought", "arguments"])
 @pytest.mark.parametrize("upstream", DIALECTS)
 def test_what_comes_alone_is_looked_at(upstream: str, kind: str, client: str, repair: bool) -> None:
-    made = planned(client, upstream, TranslationSettings(repair=repair, raw_tools="auto"))
+    translation_plan = planned(client, upstream, TranslationSettings(repair=repair, raw_tools="auto"))
     for word in WORDS:
         words = ["a ", "b ", "c ", "d ", word, "e ", "f ", "g "]
         script = [(kind, each) for each in (['{"a":"', *words] if kind == "arguments" else words)]
         for spell in SPELLINGS:
             frames = [framed(upstream, *frame, 0) for frame in DIALECTS[upstream](script, spell)]
-            lanes_do_not_matter(made, frames)
+            lanes_do_not_matter(translation_plan, frames)
 
 
 def test_reasoning_of_a_plain_field_is_recognised_when_it_is_repeated() -> None:
@@ -331,14 +331,14 @@ def test_reasoning_of_a_plain_field_is_recognised_when_it_is_repeated() -> None:
     detail = {"type": "reasoning.text", "text": "".join(words), "signature": "s", "index": 0}
     choice = {"index": 0, "delta": {"reasoning_details": [detail]}, "finish_reason": None}
     signed = framed("openai", "", SPELLINGS[0]({"id": "c", "object": "chat.completion.chunk", "choices": [choice]}), 0)
-    made = planned("anthropic", "openai")
-    assert lanes_do_not_matter(made, [*frames[:-2], signed, *frames[-2:]]) > 2
-    told_whole, *_ = told(made, [*frames[:-2], signed, *frames[-2:]], carefully=False)
-    assert isinstance(told_whole, bytes) and told_whole.count(b"event: content_block_start") == 1
+    translation_plan = planned("anthropic", "openai")
+    assert lanes_do_not_matter(translation_plan, [*frames[:-2], signed, *frames[-2:]]) > 2
+    whole, *_ = outcome(translation_plan, [*frames[:-2], signed, *frames[-2:]], carefully=False)
+    assert isinstance(whole, bytes) and whole.count(b"event: content_block_start") == 1
 
 
 def test_one_odd_frame_does_not_hide_behind_its_neighbours() -> None:
-    made = planned("anthropic", "openai")
+    translation_plan = planned("anthropic", "openai")
     frames = _plain("openai", "text", 40)
     for odd in (
         b'"',
@@ -356,40 +356,42 @@ def test_one_odd_frame_does_not_hide_behind_its_neighbours() -> None:
     ):
         for at in (10, 11, 30):
             changed = [*frames[:at], frames[at].replace(b"w", odd + b"w", 1), *frames[at + 1 :]]
-            lanes_do_not_matter(made, changed)
-            lanes_do_not_matter(made, [b"".join(changed)])
+            lanes_do_not_matter(translation_plan, changed)
+            lanes_do_not_matter(translation_plan, [b"".join(changed)])
             ended = [*frames[:at], frames[at].replace(b' "}', odd + b'"}', 1), *frames[at + 1 :]]
-            lanes_do_not_matter(made, [b"".join(ended)])
+            lanes_do_not_matter(translation_plan, [b"".join(ended)])
 
 
 def test_one_odd_message_does_not_hide_behind_its_neighbours() -> None:
-    made = planned("anthropic", "kiro")
+    translation_plan = planned("anthropic", "kiro")
     payloads = [b'{"content":"w%d ","modelId":"m"}' % at for at in range(20)]
     frames = [encode_event("assistantResponseEvent", payload) for payload in payloads]
     for odd in (b'a","b', b'a","x":"b', b'a","content":"b', b"a\\", b"a\\\\", b'"', b"\xff", b"\n", b"\\ud800"):
         changed = encode_event("assistantResponseEvent", payloads[9].replace(b"w9 ", odd))
-        lanes_do_not_matter(made, [b"".join([*frames[:9], changed, *frames[10:]])])
+        lanes_do_not_matter(translation_plan, [b"".join([*frames[:9], changed, *frames[10:]])])
     for at, (start, other) in enumerate([(-20, b"X"), (-2, b"XX"), (5, b"X"), (9, b"XX"), (20, b"X")]):
         broken = frames[9][:start] + other + frames[9][start + len(other) or len(frames[9]) :]
         assert len(broken) == len(frames[9]), at
-        lanes_do_not_matter(made, [b"".join([*frames[:9], broken, *frames[10:]])])
+        lanes_do_not_matter(translation_plan, [b"".join([*frames[:9], broken, *frames[10:]])])
     pair = [encode_event("assistantResponseEvent", payloads[9].replace(b"w9 ", odd)) for odd in (b"a\\", b',"b')]
-    lanes_do_not_matter(made, [b"".join([*frames[:9], *pair, *frames[10:]])])
+    lanes_do_not_matter(translation_plan, [b"".join([*frames[:9], *pair, *frames[10:]])])
     total, headers = struct.unpack_from(">II", frames[9])
     lengths = struct.pack(">II", total, headers + 1)
     moved = lengths + struct.pack(">I", crc32(lengths)) + frames[9][12:-4]
-    lanes_do_not_matter(made, [b"".join([*frames[:9], moved + struct.pack(">I", crc32(moved)), *frames[10:]])])
+    lanes_do_not_matter(
+        translation_plan, [b"".join([*frames[:9], moved + struct.pack(">I", crc32(moved)), *frames[10:]])]
+    )
 
 
 def test_arguments_read_by_a_lane_count_as_emitted() -> None:
     """Arguments that begin with nothing: were it not known that more came, the encoder would add an empty object."""
     for client, upstream in (("openai", "anthropic"), ("anthropic", "openai"), ("openai", "kiro")):
-        made = planned(client, upstream, TranslationSettings(repair=True))
+        translation_plan = planned(client, upstream, TranslationSettings(repair=True))
         for words in (["", '{"path":"a"}'], ["", "", "{", "}"], ["{", '"path"', ":", '"a"', "}", " "], ["{", "}", "x"]):
             script = [("arguments", word) for word in words]
             frames = [framed(upstream, *frame, 0) for frame in DIALECTS[upstream](script, SPELLINGS[0])]
-            lanes_do_not_matter(made, frames)
-            lanes_do_not_matter(made, [b"".join(frames)])
+            lanes_do_not_matter(translation_plan, frames)
+            lanes_do_not_matter(translation_plan, [b"".join(frames)])
 
 
 def test_a_call_gives_way_in_a_lane() -> None:
@@ -401,26 +403,29 @@ def test_a_call_gives_way_in_a_lane() -> None:
         body = {"id": "c", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]}
         return framed("openai", "", SPELLINGS[0](body), 0)
 
-    said = [more(0, word) for word in ("{", '"path"', ":", '"a"', "}", " ")] + [more(1, word) for word in "{ }"]
+    deltas = [more(0, word) for word in ("{", '"path"', ":", '"a"', "}", " ")] + [more(1, word) for word in "{ }"]
     for client in ("anthropic", "openai"):
-        made = planned(client, "openai", TranslationSettings(repair=True))
-        for whole in ([*frames[:3], *said, *frames[3:]], [*frames[:2], *said[:6], frames[2], *said[6:], *frames[3:]]):
-            lanes_do_not_matter(made, whole)
-            lanes_do_not_matter(made, [b"".join(whole)])
-            slow, quick = _Counting(made, carefully=True), _Counting(made, carefully=False)
+        translation_plan = planned(client, "openai", TranslationSettings(repair=True))
+        for whole in (
+            [*frames[:3], *deltas, *frames[3:]],
+            [*frames[:2], *deltas[:6], frames[2], *deltas[6:], *frames[3:]],
+        ):
+            lanes_do_not_matter(translation_plan, whole)
+            lanes_do_not_matter(translation_plan, [b"".join(whole)])
+            slow, quick = _Counting(translation_plan, carefully=True), _Counting(translation_plan, carefully=False)
             assert [*map(quick.feed, whole)] == [*map(slow.feed, whole)]  # and each of them at its time
 
 
 def test_a_signature_beside_a_thought_is_gathered() -> None:
-    made = planned("anthropic", "kiro")
+    translation_plan = planned("anthropic", "kiro")
     script = [("thought", "a"), ("thought", "b"), *[("odd", "c")] * 3, ("thought", "d")]
     frames = [framed("kiro", *frame, 0) for frame in _kiro(script, SPELLINGS[0])]
-    lanes_do_not_matter(made, frames)
-    lanes_do_not_matter(made, [b"".join(frames)])
+    lanes_do_not_matter(translation_plan, frames)
+    lanes_do_not_matter(translation_plan, [b"".join(frames)])
 
 
 def test_a_text_that_stands_in_its_frame_twice_is_found_where_it_is_read() -> None:
-    made = planned("anthropic", "openai")
+    translation_plan = planned("anthropic", "openai")
 
     def chunk(word: str, other: str) -> bytes:
         choice = (
@@ -429,19 +434,19 @@ def test_a_text_that_stands_in_its_frame_twice_is_found_where_it_is_read() -> No
         return f'data: {{"id":"{word}","object":"chat.completion.chunk",{choice}}}\n\n'.encode()
 
     frames = [chunk("a", "a"), chunk("a", "a"), chunk("b", "a"), chunk("a", "b"), chunk("b", "b")]
-    lanes_do_not_matter(made, frames)
-    lanes_do_not_matter(made, [b"".join(frames)])
+    lanes_do_not_matter(translation_plan, frames)
+    lanes_do_not_matter(translation_plan, [b"".join(frames)])
 
 
 @pytest.mark.parametrize("upstream", ["openai", "kiro"])
 @pytest.mark.parametrize("word", ["plain", "<", "\ud800"])
 def test_a_read_of_many_frames_is_linear(upstream: str, word: str) -> None:
-    made = planned("anthropic", upstream)
+    translation_plan = planned("anthropic", upstream)
 
     def work(count: int) -> Callable[[], object]:
         script = [("text", word if at % 2 else "x") for at in range(count)]
         frames = [framed(upstream, *frame, 0) for frame in DIALECTS[upstream](script, SPELLINGS[0])]
         data = b"".join(frames)
-        return lambda: ResponseTranslator(made, fixed_environment()).feed(data)
+        return lambda: ResponseTranslator(translation_plan, fixed_environment()).feed(data)
 
     check_linear_growth(work, 150)

@@ -63,7 +63,7 @@ def shown(path: Path) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
 
 
-def held(body: Any, path: Path) -> Any:
+def value_at(body: Any, path: Path) -> Any:
     """What stands at a path."""
     for step in path:
         body = body[step]
@@ -74,7 +74,7 @@ def is_redundant(path: Path, target: str, body: dict[str, Any]) -> bool:
     names = names_of(path)
     if names[-1] == "include":
         return "message.output_text.logprobs" not in body["include"]
-    if "tool_name" in (holder := held(body, path[:-1])) and "tool_call_id" in holder:
+    if "tool_name" in (holder := value_at(body, path[:-1])) and "tool_call_id" in holder:
         return names[-1] in ("tool_name", "tool_call_id")  # Ollama has both, and either names the call
     ends = [names[-size:] for size in (1, 2)]
     return any(end in REDUNDANT or (target, end) in CARRIED for end in ends)
@@ -83,10 +83,10 @@ def is_redundant(path: Path, target: str, body: dict[str, Any]) -> bool:
 def more(notes: list[Note], others: list[Note], action: str) -> Counter[tuple[str, str, str]]:
     """The notes of this action that the others do not have."""
 
-    def told(each: list[Note]) -> Counter[tuple[str, str, str]]:
+    def count(each: list[Note]) -> Counter[tuple[str, str, str]]:
         return Counter((note.rule, note.at, note.detail) for note in each if note.action == action)
 
-    return told(notes) - told(others)
+    return count(notes) - count(others)
 
 
 @every_target
@@ -140,10 +140,10 @@ def test_l9_what_is_made_up_for_an_empty_field_is_noted(source: str, body: dict[
     for path in body_paths(body):
         for variant in (without_value(body, path), *(with_value(body, path, nothing) for nothing in NOTHINGS)):
             try:
-                told = translated(variant, source, target)
+                translation = translated(variant, source, target)
             except DragomanError:
                 continue
-            if fillers(told.body) and not any(note.rule in FILLING for note in told.notes):
+            if fillers(translation.body) and not any(note.rule in FILLING for note in translation.notes):
                 made_up.append(path)
     assert not made_up
 
@@ -154,12 +154,12 @@ def test_l9_losses_are_refused_exactly_where_a_note_says_dropped(
     source: str, body: dict[str, Any], target: str
 ) -> None:
     try:
-        told = translated(body, source, target)
+        translation = translated(body, source, target)
     except Unrepresentable:
         return  # the target cannot carry this, and says so
-    lost = [note for note in told.notes if note.action == "dropped"]
+    lost = [note for note in translation.notes if note.action == "dropped"]
     if not lost:
-        assert translated(body, source, target, losses="refuse").raw == told.raw
+        assert translated(body, source, target, losses="refuse").raw == translation.raw
         return
     with pytest.raises(Unrepresentable) as refused:
         translated(body, source, target, losses="refuse")
@@ -178,12 +178,12 @@ HELLO: dict[str, dict[str, Any]] = {
 }
 
 
-def offering(source: str, given: dict[str, Any]) -> dict[str, Any]:
-    """A request with one tool; `given` holds its schema under the key `schema`, or nothing."""
-    schema = given.get("schema")
+def offering(source: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """A request with one tool; `fields` holds its schema under the key `schema`, or nothing."""
+    schema = fields.get("schema")
 
     def named(field: str) -> dict[str, Any]:
-        return {field: schema} if "schema" in given else {}
+        return {field: schema} if "schema" in fields else {}
 
     tool: dict[str, dict[str, Any]] = {
         "anthropic": {"tools": [{"name": "go", **named("input_schema")}]},
@@ -195,16 +195,16 @@ def offering(source: str, given: dict[str, Any]) -> dict[str, Any]:
     return {**HELLO[source], **tool[source]}
 
 
-@pytest.mark.parametrize("given", [{}, {"schema": None}], ids=["absent", "null"])
+@pytest.mark.parametrize("fields", [{}, {"schema": None}], ids=["absent", "null"])
 @every_target
 @pytest.mark.parametrize("source", HELLO)
 def test_l9_a_schema_that_was_not_given_is_noted_where_one_is_sent(
-    source: str, target: str, given: dict[str, Any]
+    source: str, target: str, fields: dict[str, Any]
 ) -> None:
     """Null and missing schemas are replaced with a note."""
-    told = translated(offering(source, given), source, target)
-    added = [note for note in told.notes if note.rule == "tools.schema"]
-    sent = '"properties":{}' in told.raw.decode().replace(" ", "")
+    translation = translated(offering(source, fields), source, target)
+    added = [note for note in translation.notes if note.rule == "tools.schema"]
+    sent = '"properties":{}' in translation.raw.decode().replace(" ", "")
     assert [note.action for note in added] == ["added"] * sent
     assert sent == (target not in ("openai", "gemini"))
 
@@ -213,8 +213,8 @@ def test_l9_a_schema_that_was_not_given_is_noted_where_one_is_sent(
 @pytest.mark.parametrize("source", HELLO)
 def test_l9_a_schema_that_was_given_has_no_such_note(source: str, target: str) -> None:
     schema = {"json": EMPTY} if source == "bedrock" else EMPTY
-    told = translated(offering(source, {"schema": schema}), source, target)
-    assert not [note for note in told.notes if note.rule == "tools.schema"]
+    translation = translated(offering(source, {"schema": schema}), source, target)
+    assert not [note for note in translation.notes if note.rule == "tools.schema"]
 
 
 # --- no question
@@ -236,9 +236,11 @@ def test_l9_a_question_that_was_made_up_is_noted_at_the_messages(
     source: str, body: dict[str, Any], target: str
 ) -> None:
     """`messages: []` became `Continue`."""
-    told = translated(body, source, target)
-    added = [note for note in told.notes if note.action == "added" and note.at == "messages"]
-    assert bool(added) == ("Continue" in strings(told.body) or "Be brief.\n\nContinue" in strings(told.body))
+    translation = translated(body, source, target)
+    added = [note for note in translation.notes if note.action == "added" and note.at == "messages"]
+    assert bool(added) == (
+        "Continue" in strings(translation.body) or "Be brief.\n\nContinue" in strings(translation.body)
+    )
 
 
 # --- single actions
@@ -253,8 +255,8 @@ def test_l9_a_limit_that_kiro_does_not_get_is_dropped(source: str) -> None:
         "gemini": {"generationConfig": {"maxOutputTokens": 9}},
     }
     limit = limits[source]
-    told = translated({**HELLO[source], **limit}, source, "kiro")
-    assert [note.action for note in told.notes if note.rule == "kiro.max_tokens"] == ["dropped"]
+    translation = translated({**HELLO[source], **limit}, source, "kiro")
+    assert [note.action for note in translation.notes if note.rule == "kiro.max_tokens"] == ["dropped"]
     with pytest.raises(Unrepresentable, match=r"kiro\.max_tokens"):
         translated({**HELLO[source], **limit}, source, "kiro", losses="refuse")
 
@@ -269,15 +271,15 @@ def test_l9_a_limit_that_kiro_does_not_get_is_dropped(source: str) -> None:
     ],
 )
 def test_l9_a_constraint_that_kiro_does_not_get_is_dropped(schema: dict[str, Any], action: str) -> None:
-    told = translated(offering("anthropic", {"schema": schema}), "anthropic", "kiro")
-    assert [note.action for note in told.notes if note.rule == "kiro.schema.cleaned"] == [action]
+    translation = translated(offering("anthropic", {"schema": schema}), "anthropic", "kiro")
+    assert [note.action for note in translation.notes if note.rule == "kiro.schema.cleaned"] == [action]
 
 
 @pytest.mark.parametrize("target", ["anthropic", "bedrock"])
 def test_l9_a_schema_that_is_replaced_is_dropped(target: str) -> None:
     for schema, action in (({"type": "array", "items": {}}, "dropped"), ({"properties": {}}, "changed")):
-        told = translated(offering("openai", {"schema": schema}), "openai", target)
-        assert [note.action for note in told.notes if note.rule == f"{target}.tools.schema"] == [action]
+        translation = translated(offering("openai", {"schema": schema}), "openai", target)
+        assert [note.action for note in translation.notes if note.rule == f"{target}.tools.schema"] == [action]
 
 
 def test_l9_a_forced_choice_that_is_lost_is_dropped() -> None:
@@ -290,13 +292,15 @@ def test_l9_a_forced_choice_that_is_lost_is_dropped() -> None:
 
 def test_l9_thinking_that_cannot_be_asked_for_is_dropped() -> None:
     body = {**HELLO["anthropic"], "max_tokens": 4000, "thinking": {"type": "disabled"}}
-    told = dragoman.translate_request(body, source="anthropic", target="bedrock", model="openai.gpt-oss-120b-1:0")
-    assert [note.action for note in told.notes if note.rule == "thinking.fitted"] == ["dropped"]
+    translation = dragoman.translate_request(
+        body, source="anthropic", target="bedrock", model="openai.gpt-oss-120b-1:0"
+    )
+    assert [note.action for note in translation.notes if note.rule == "thinking.fitted"] == ["dropped"]
     forced = {
         **body,
         "thinking": {"type": "enabled", "budget_tokens": 2000},
         **offering("anthropic", {"schema": EMPTY}),
     }
     forced |= {"max_tokens": 4000, "tool_choice": {"type": "any"}}
-    told = translated(forced, "anthropic", "anthropic")
-    assert [note.action for note in told.notes if note.rule == "thinking.off"] == ["dropped"]
+    translation = translated(forced, "anthropic", "anthropic")
+    assert [note.action for note in translation.notes if note.rule == "thinking.off"] == ["dropped"]

@@ -80,9 +80,9 @@ def _request(body: dict[str, Any]) -> HttpRequest:
 def _planned(upstream: Dialect, request: HttpRequest, settings: TranslationSettings) -> tuple[Plan, HttpRequest]:
     call = OPENAI.binding.match(request)
     assert call is not None
-    made = plan(OPENAI, upstream, OPENAI.codec.parse_request(call), settings=settings)
-    wrapped = upstream.binding.wrap(made.call())
-    return made, structs.replace(wrapped, body=request.body) if made.verbatim else wrapped
+    planned = plan(OPENAI, upstream, OPENAI.codec.parse_request(call), settings=settings)
+    wrapped = upstream.binding.wrap(planned.call())
+    return planned, structs.replace(wrapped, body=request.body) if planned.verbatim else wrapped
 
 
 def _read(body: bytes) -> RequestSummary | None:
@@ -106,29 +106,29 @@ def test_a_cached_plan_sends_and_answers_as_a_plan_of_its_own(
     assume(one is not None and other is not None and one.shape == other.shape)
     assert one is not None and other is not None
     cache = PlanCache()
-    made, sent = _planned(upstream, first, settings)
-    cache.keep(one, made, first, sent)
-    cached = cache.find(OPENAI, other, other.asked.model)
+    planned, sent = _planned(upstream, first, settings)
+    cache.keep(one, planned, first, sent)
+    cached = cache.find(OPENAI, other, other.conversation.model)
     own, wanted = _planned(upstream, second, settings)
     if cached is None:
-        assert not made.passes
+        assert not planned.passes
         return
     quick, request = cached.plan(other), cached.request(second.body)
     assert jsonio.decode(request.body) == {**bodies[1], **jsonio.decode(wanted.body)}  # type: ignore[dict-item]
     assert structs.replace(request, body=b"") == structs.replace(wanted, body=b"")
     assert (quick.notes, quick.verbatim, quick.passes) == (own.notes, own.verbatim, own.passes)
-    assert _told(quick) == _told(own)
+    assert _outcome(quick) == _outcome(own)
 
 
-def _told(made: Plan) -> tuple[bytes, Any, Any]:
-    way = PassThrough(made, fixed_environment())
-    told = way.feed(STREAM)
-    return told + (b"" if way.over else way.close()), way.progress.usage, way.progress.stop
+def _outcome(planned: Plan) -> tuple[bytes, Any, Any]:
+    way = PassThrough(planned, fixed_environment())
+    output = way.feed(STREAM)
+    return output + (b"" if way.is_over else way.close()), way.progress.usage, way.progress.stop
 
 
 def test_a_plain_request_is_read() -> None:
     plain = _plain(_request({"model": "m", "messages": [{"role": "user", "content": "Hi: you"}], "stream": True}))
-    assert (plain.asked.model, plain.asked.stream, plain.message_count) == ("m", True, 1)
+    assert (plain.conversation.model, plain.conversation.stream, plain.message_count) == ("m", True, 1)
 
 
 _SAID = {"role": "user", "content": "Hi"}
@@ -192,8 +192,8 @@ def test_a_plain_request_says_what_the_codec_reads(bodies: tuple[dict[str, Any],
             read = OPENAI.codec.parse_request(call)
         except DragomanError as error:
             raise AssertionError(f"plain, but the codec refuses it: {error}") from error
-        told = (plain.asked.model, plain.asked.stream, plain.asked.user, plain.message_count)
-        assert told == (read.model, read.stream, read.user, len(read.messages) + len(read.system))
+        summary = (plain.conversation.model, plain.conversation.stream, plain.conversation.user, plain.message_count)
+        assert summary == (read.model, read.stream, read.user, len(read.messages) + len(read.system))
 
 
 def test_models_without_end_are_not_all_kept() -> None:
@@ -201,15 +201,15 @@ def test_models_without_end_are_not_all_kept() -> None:
     for number in range(1000):
         for model in (f"m{number}", "x" * 300 + str(number)):
             request = _request({**_ASKED, "model": model})
-            made, sent = _planned(OPENAI, request, TranslationSettings())
-            cache.keep(_plain(request), made, request, sent)
+            planned, sent = _planned(OPENAI, request, TranslationSettings())
+            cache.keep(_plain(request), planned, request, sent)
     assert 0 < len(cache) <= 256
 
 
 def test_a_limit_of_the_upstream_holds_for_those_who_follow() -> None:
     upstream, cache = configure_dialect(OPENAI, {"user_limit": 8}), PlanCache()
     short, long = (_request({**_ASKED, "user": user}) for user in ("u", "u" * 9))
-    made, sent = _planned(upstream, short, TranslationSettings())
-    cache.keep(_plain(short), made, short, sent)
+    planned, sent = _planned(upstream, short, TranslationSettings())
+    cache.keep(_plain(short), planned, short, sent)
     assert cache.find(OPENAI, _plain(short), "m") is not None
     assert cache.find(OPENAI, _plain(long), "m") is None

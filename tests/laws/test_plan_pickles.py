@@ -56,19 +56,19 @@ def through_pickles(work: Any, body: bytes | None, request_id: str = "req") -> t
     return found.result, beside
 
 
-def outcome(made: Plan, upstream: str) -> list[Any]:
+def outcome(planned: Plan, upstream: str) -> list[Any]:
     """Return what the client gets of one reply, streamed and whole."""
     body = b"".join(DIALECTS[upstream](NAME, expected_response(NAME)))
-    told: list[Any] = []
-    streamed = ResponseTranslator(made, ENVIRONMENT)
-    told.append(b"".join(streamed.feed(body[at : at + 777]) for at in range(0, len(body), 777)) + streamed.close())
-    told.append(streamed.notes)
+    results: list[Any] = []
+    streamed = ResponseTranslator(planned, ENVIRONMENT)
+    results.append(b"".join(streamed.feed(body[at : at + 777]) for at in range(0, len(body), 777)) + streamed.close())
+    results.append(streamed.notes)
     try:
-        reply, notes = read_whole_reply(made, body, ENVIRONMENT)
-        told += [made.client.codec.render_reply(reply, made.original, ENVIRONMENT), notes]
+        reply, notes = read_whole_reply(planned, body, ENVIRONMENT)
+        results += [planned.client.codec.render_reply(reply, planned.original, ENVIRONMENT), notes]
     except DragomanError as error:
-        told.append(error.fault)
-    return told
+        results.append(error.fault)
+    return results
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -82,7 +82,7 @@ def test_s7_a_plan_from_the_worker_reads_answers_as_one_made_here(client: str, u
     assert call is not None
     known = ParsedRequest(speaks, request, parse_within_limits(speaks, call, len(body), BOUNDS)[0])
     try:
-        made, _ = make_plan(job, known)
+        planned, _ = make_plan(job, known)
     except DragomanError as error:
         with pytest.raises(type(error)) as caught:
             through_pickles(job, body)
@@ -93,14 +93,14 @@ def test_s7_a_plan_from_the_worker_reads_answers_as_one_made_here(client: str, u
     assert (read.call.model, read.call.stream) == (call.model, call.stream)
     found: PlanResult
     found, beside = through_pickles(job, None)  # the worker remembers what it has read
-    sent, note = render_planned(made, request, BOUNDS.max_body)
+    sent, note = render_planned(planned, request, BOUNDS.max_body)
     assert found.request is not None
     assert structs.replace(found.request, body=body if found.verbatim else beside) == structs.replace(sent)
     notes = [note for some in found.notes for note in pickle.loads(some)]
-    assert (tuple(notes), found.note, found.verbatim) == (made.notes, note, sent.body is request.body)
+    assert (tuple(notes), found.note, found.verbatim) == (planned.notes, note, sent.body is request.body)
     theirs = structs.replace(found.plan, client=speaks, upstream=target, notes=tuple(notes))
-    assert theirs.verbatim == made.verbatim and theirs.keeps_frames == made.keeps_frames
-    assert outcome(theirs, upstream) == outcome(made, upstream)
+    assert theirs.verbatim == planned.verbatim and theirs.keeps_frames == planned.keeps_frames
+    assert outcome(theirs, upstream) == outcome(planned, upstream)
 
 
 @pytest.mark.parametrize(("client", "upstream"), list(itertools.product(BODIES, DIALECTS)))
@@ -116,11 +116,11 @@ def test_s7_a_whole_answer_from_the_worker_is_the_one_made_here(
     assert call is not None
     known = ParsedRequest(speaks, request, parse_within_limits(speaks, call, 1, BOUNDS)[0])
     try:
-        made, _ = make_plan(PlanJob(request, BOUNDS, target, "claude-sonnet-4.5", TranslationSettings()), known)
+        planned, _ = make_plan(PlanJob(request, BOUNDS, target, "claude-sonnet-4.5", TranslationSettings()), known)
     except DragomanError:
         return
     plan_left = structs.replace(
-        made, original=without_messages(made.original), translated=without_messages(made.translated)
+        planned, original=without_messages(planned.original), translated=without_messages(planned.translated)
     )
     whole = b"".join(DIALECTS[upstream](NAME, expected_response(NAME)))
     for body in (whole, whole[: len(whole) // 2], b"<html>", b"{"):
@@ -132,11 +132,11 @@ def test_s7_a_whole_answer_from_the_worker_is_the_one_made_here(
             assert caught.value.fault == error.fault
             continue
         answered, beside = through_pickles(ResponseJob(plan_left, ResponseLimits(), is_saved=False), body)
-        told, raw, found = structs.replace(written, body=b""), written.body, answered
+        result, raw, found = structs.replace(written, body=b""), written.body, answered
         assert answered.saved is None
-        if told.notes is None:  # it passes as it came; an id that the answer lacks is made by chance
-            told, found, raw = structs.replace(told, id=""), structs.replace(found, id=""), b""
-        assert (found, beside) == (told, raw)
+        if result.notes is None:  # it passes as it came; an id that the answer lacks is made by chance
+            result, found, raw = structs.replace(result, id=""), structs.replace(found, id=""), b""
+        assert (found, beside) == (result, raw)
 
 
 def test_every_dialect_is_among_them() -> None:

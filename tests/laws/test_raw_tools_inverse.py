@@ -60,8 +60,8 @@ def canonical_value(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def text_of(told: Sequence[Output]) -> str:
-    return "".join(output.text for output in told if isinstance(output, TextOutput))
+def text_of(emitted: Sequence[Output]) -> str:
+    return "".join(output.text for output in emitted if isinstance(output, TextOutput))
 
 
 def check(choice: str, text: str, written: Sequence[CallToWrite], shown: str, rng: random.Random) -> None:
@@ -140,9 +140,9 @@ def test_arguments_of_json_formats_are_the_model_s_own_bytes(written: list[CallT
 
 def _are_own_bytes(title: str, written: list[CallToWrite]) -> None:
     table, render = SPELLINGS[title]
-    told = outputs([render(written)], table, [call.tool for call in written])
+    emitted = outputs([render(written)], table, [call.tool for call in written])
     parts: list[str] = []
-    for output in told:
+    for output in emitted:
         if isinstance(output, CallStarted):
             parts.append("")
         elif isinstance(output, Arguments):

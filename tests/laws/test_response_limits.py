@@ -64,67 +64,67 @@ WORDS = "words of an answer that has no end " * 16
 ENDLESS = ResponseLimits(sys.maxsize, sys.maxsize, sys.maxsize)
 FAMILIES = {name: registry.get(name).codec.family for name in DIALECTS}
 
-Told: TypeAlias = Iterator[Events | Payload]
+Repeated: TypeAlias = Iterator[Events | Payload]
 
 
 # --- what is repeated
 
 
-def text(_family: str) -> Told:
+def text(_family: str) -> Repeated:
     yield (BlockStarted(0, Text("")),)
     while True:
         yield (TextDelta(0, WORDS),)
 
 
-def short_text(_family: str) -> Told:
+def short_text(_family: str) -> Repeated:
     yield (BlockStarted(0, Text("")),)
     while True:
         yield (TextDelta(0, "é"),)
 
 
-def reasoning(family: str) -> Told:
+def reasoning(family: str) -> Repeated:
     yield (BlockStarted(0, Reasoning("", family)),)
     while True:
         yield (ReasoningDelta(0, WORDS),)
 
 
-def arguments(_family: str) -> Told:
+def arguments(_family: str) -> Repeated:
     yield (BlockStarted(0, ToolCall("call_1", "read")),)
     yield (ArgumentsDelta(0, '{"path": "'),)
     while True:
         yield (ArgumentsDelta(0, WORDS),)
 
 
-def free_text_arguments(_family: str) -> Told:
+def free_text_arguments(_family: str) -> Repeated:
     yield (BlockStarted(0, ToolCall("call_1", "patch")),)
     yield (ArgumentsDelta(0, '{"input": "'),)
     while True:
         yield (ArgumentsDelta(0, WORDS),)
 
 
-def odd_arguments(_family: str) -> Told:
+def odd_arguments(_family: str) -> Repeated:
     yield (BlockStarted(0, ToolCall("call_1", "read")),)
     while True:
         yield (ArgumentsDelta(0, WORDS),)
 
 
-def calls(_family: str) -> Told:
+def calls(_family: str) -> Repeated:
     for key in itertools.count():
         yield (BlockStarted(key, ToolCall(f"call_{key}", "read")), ArgumentsDelta(key, "{}"), BlockEnded(key))
 
 
-def long_ids(_family: str) -> Told:
+def long_ids(_family: str) -> Repeated:
     for key in itertools.count():
         call = ToolCall(f"call_{key}_" + "x" * 2000, "read")
         yield (BlockStarted(key, call), ArgumentsDelta(key, "{}"), BlockEnded(key))
 
 
-def open_calls(_family: str) -> Told:
+def open_calls(_family: str) -> Repeated:
     for key in itertools.count():
         yield (BlockStarted(key, ToolCall(f"call_{key}", "read")), ArgumentsDelta(key, '{"a": "' + WORDS))
 
 
-def side_by_side(_family: str) -> Told:
+def side_by_side(_family: str) -> Repeated:
     """The first block never ends; all others wait where only one may be open."""
     yield (BlockStarted(0, ToolCall("call_0", "read")), ArgumentsDelta(0, '{"a": "'))
     yield (BlockStarted(1, ToolCall("call_1", "read")), ArgumentsDelta(1, '{"a": "'))
@@ -132,61 +132,61 @@ def side_by_side(_family: str) -> Told:
         yield (ArgumentsDelta(1, WORDS),)
 
 
-def thoughts(family: str) -> Told:
+def thoughts(family: str) -> Repeated:
     for key in itertools.count():
         thought = BlockStarted(key, Reasoning("", family))
         yield (thought, ReasoningDelta(key, "so"), SignatureAdded(key, Signature(family, "c2VhbA==")), BlockEnded(key))
 
 
-def alternating(family: str) -> Told:
+def alternating(family: str) -> Repeated:
     for key in itertools.count(step=2):
         yield (BlockStarted(key, Reasoning("", family)), ReasoningDelta(key, "so"), BlockEnded(key))
         yield (BlockStarted(key + 1, Text("")), TextDelta(key + 1, "so"), BlockEnded(key + 1))
 
 
-def choices(_family: str) -> Told:
+def choices(_family: str) -> Repeated:
     for key in itertools.count():
         yield (BlockStarted(key, Text(""), key), TextDelta(key, "one of many"))
 
 
-def usage(_family: str) -> Told:
+def usage(_family: str) -> Repeated:
     yield (BlockStarted(0, Text("")), TextDelta(0, "a"))
     for count in itertools.count(1):
         yield (UsageReported(Usage(count, count)),)
 
 
-def empty(_family: str) -> Told:
+def empty(_family: str) -> Repeated:
     yield (BlockStarted(0, Text("")), TextDelta(0, "a"))
     while True:
         yield (TextDelta(0, ""),)
 
 
-def markers(_family: str) -> Told:
+def markers(_family: str) -> Repeated:
     """Raw tool tokens that begin nothing."""
     yield (BlockStarted(0, Text("")),)
     while True:
         yield (TextDelta(0, "<|tool_call_end|>" * 30),)
 
 
-def raw_call(_family: str) -> Told:
+def raw_call(_family: str) -> Repeated:
     yield (BlockStarted(0, Text("")), TextDelta(0, '<tool_call>\n{"name": "read", "arguments": {"path": "'))
     while True:
         yield (TextDelta(0, WORDS),)
 
 
-def blanks(_family: str) -> Told:
+def blanks(_family: str) -> Repeated:
     yield (BlockStarted(0, Text("")),)
     while True:
         yield (TextDelta(0, " \n" * 300),)
 
 
-def closed_thinking(_family: str) -> Told:
+def closed_thinking(_family: str) -> Repeated:
     yield (BlockStarted(0, Text("")), TextDelta(0, "<thinking>a</thinking>"))
     while True:
         yield (TextDelta(0, " " * 600),)
 
 
-def unreadable(_family: str) -> Told:
+def unreadable(_family: str) -> Repeated:
     while True:
         yield Payload(b"message", b'{"nope": ')
 
@@ -199,14 +199,14 @@ CITATIONS: dict[str, Any] = {
 }
 
 
-def citations(family: str) -> Told:
+def citations(family: str) -> Repeated:
     yield (BlockStarted(0, Text("")), TextDelta(0, "a"))
     for number in itertools.count():
         data = {**CITATIONS[family], "title": f"{number} {WORDS}", "document_title": f"{number} {WORDS}"}
         yield (CitationAdded(0, Opaque(family, data)),)
 
 
-def blocks_of_its_own(family: str) -> Told:
+def blocks_of_its_own(family: str) -> Repeated:
     for key in itertools.count():
         data = OWN_BLOCKS[family](f"{key} {WORDS}")
         yield (BlockStarted(key, Opaque(family, data, str(data.get("type", "")))), BlockEnded(key))
@@ -220,22 +220,22 @@ OWN_BLOCKS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def frames(*data: Any, kind: str = "") -> Callable[[str], Told]:
+def frames(*data: Any, kind: str = "") -> Callable[[str], Repeated]:
     """Frames of one dialect, in which `#` is a number that grows and `W` are words."""
 
-    def told(_family: str) -> Told:
+    def repeated(_family: str) -> Repeated:
         for number, each in zip(itertools.count(), itertools.cycle(data)):
             written = jsonio.encode(each).replace(b"#", str(number).encode()).replace(b'"@"', str(number).encode())
             yield Payload(kind.encode(), written.replace(b"~W", WORDS.encode()))
 
-    return told
+    return repeated
 
 
 def _call(**fields: Any) -> Any:
     return {"id": "c", "choices": [{"index": 0, "delta": {"tool_calls": [fields]}}]}
 
 
-OF_ONE: dict[str, dict[str, Callable[[str], Told]]] = {
+OF_ONE: dict[str, dict[str, Callable[[str], Repeated]]] = {
     "openai": {
         "early fields": frames({"field #": "~W"}),
         "nameless calls": frames(_call(index="@", id="call_#~W", function={"arguments": "x"})),
@@ -309,7 +309,7 @@ OF_ONE: dict[str, dict[str, Callable[[str], Told]]] = {
         ),
     },
 }
-SHARED: dict[str, Callable[[str], Told]] = {
+SHARED: dict[str, Callable[[str], Repeated]] = {
     shape.__name__: shape
     for shape in (
         text, short_text, reasoning, arguments, free_text_arguments, odd_arguments, calls, long_ids, open_calls,
@@ -319,7 +319,7 @@ SHARED: dict[str, Callable[[str], Told]] = {
 WITH_CHOICES, WITH_CITATIONS, WITH_BLOCKS = ("openai", "gemini"), tuple(CITATIONS), tuple(OWN_BLOCKS)
 
 
-def shapes_of(upstream: str) -> dict[str, Callable[[str], Told]]:
+def shapes_of(upstream: str) -> dict[str, Callable[[str], Repeated]]:
     family = FAMILIES[upstream]
     found = {**SHARED, **OF_ONE.get(family, {})}
     found |= {"choices": choices} if family in WITH_CHOICES else {}
@@ -328,17 +328,17 @@ def shapes_of(upstream: str) -> dict[str, Callable[[str], Told]]:
     return found
 
 
-def stream(upstream: Dialect, shape: Callable[[str], Told]) -> Iterator[bytes]:
+def stream(upstream: Dialect, shape: Callable[[str], Repeated]) -> Iterator[bytes]:
     """The frames of an answer that repeats something without end."""
     encoder = upstream.codec.encoder(EMPTY_REQUEST, fixed_environment(), ResponseBudget(ENDLESS))
     frame = upstream.binding.encode_frame
     if shape.__qualname__ != OF_ONE["openai"]["early fields"].__qualname__ or upstream.codec.family != "openai":
         yield b"".join([frame(payload) for payload in encoder.feed((Started("msg_1", "model-1"),))])
-    for told in shape(upstream.codec.family):
-        if isinstance(told, Payload):
-            yield frame(told)
+    for part in shape(upstream.codec.family):
+        if isinstance(part, Payload):
+            yield frame(part)
         else:
-            yield b"".join([frame(payload) for payload in encoder.feed(told)])
+            yield b"".join([frame(payload) for payload in encoder.feed(part)])
 
 
 def fed(answer: ResponseTranslator, pieces: Iterator[bytes]) -> bytes:
@@ -347,7 +347,7 @@ def fed(answer: ResponseTranslator, pieces: Iterator[bytes]) -> bytes:
     for piece in itertools.islice(pieces, FRAMES):
         out.append(answer.feed(piece))
         size += len(piece)
-        if answer.over or size > MUCH:
+        if answer.is_over or size > MUCH:
             break
     return b"".join(out)
 
@@ -359,7 +359,7 @@ SHARED_KINDS: tuple[type, ...] = (type, types.ModuleType, types.BuiltinFunctionT
 SHARED_KINDS += (TranslationSettings, ResponseStore, Grammar, Markers, Table)  # the last three are of raw tool calls
 
 
-def held(*roots: object) -> int:
+def memory_of(*roots: object) -> int:
     """Bytes of all objects that these refer to, without what requests and programs have in common."""
     size, seen, todo = 0, set[int](), list(roots)
     while todo:
@@ -381,7 +381,7 @@ def held(*roots: object) -> int:
     return size
 
 
-def asked() -> Conversation:
+def make_conversation() -> Conversation:
     read = ToolSpec("read", schema={"type": "object", "properties": {"path": {"type": "string"}}})
     return Conversation("model-1", (Message("user", (Text("go"),)),), tools=(read, ToolSpec("patch")), stream=True)
 
@@ -392,17 +392,17 @@ def few_notes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bounded(
-    made: Plan, make: Callable[..., ResponseTranslator], name: str, shape: Callable[[str], Told]
+    planned: Plan, make: Callable[..., ResponseTranslator], name: str, shape: Callable[[str], Repeated]
 ) -> ResponseTranslator:
     """Check one answer, and give it."""
-    answer = make(made, fixed_environment(), budget=ResponseBudget(LIMITS))
-    before = held(answer)
-    out = fed(answer, stream(made.upstream, shape))
-    grown = held(answer) - before
+    answer = make(planned, fixed_environment(), budget=ResponseBudget(LIMITS))
+    before = memory_of(answer)
+    out = fed(answer, stream(planned.upstream, shape))
+    grown = memory_of(answer) - before
     assert grown < HELD, f"{name}: {grown} bytes are held"
     if answer.fault is not None:
-        assert answer.over
-        assert isinstance(laws.decode_events(made.client, out)[-1], Failed), f"{name}: no error at the end"
+        assert answer.is_over
+        assert isinstance(laws.decode_events(planned.client, out)[-1], Failed), f"{name}: no error at the end"
     return answer
 
 
@@ -412,15 +412,15 @@ def test_s2_no_answer_makes_a_translation_grow(client: str, upstream: str) -> No
     settings = TranslationSettings(raw_tools="auto", think_tags=True)
     for name, shape in shapes_of(upstream).items():
         for how in (TranslationSettings(), settings):
-            made = plan(registry.get(client), registry.get(upstream), asked(), settings=how)
-            bounded(made, ResponseTranslator, f"{name}, {how.raw_tools}", shape)
+            planned = plan(registry.get(client), registry.get(upstream), make_conversation(), settings=how)
+            bounded(planned, ResponseTranslator, f"{name}, {how.raw_tools}", shape)
 
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_s2_no_answer_makes_a_reader_that_follows_it_grow(name: str) -> None:
     dialect = registry.get(name)
     for shape_name, shape in shapes_of(name).items():
-        bounded(plan(dialect, dialect, asked()), PassThrough, shape_name, shape)
+        bounded(plan(dialect, dialect, make_conversation()), PassThrough, shape_name, shape)
 
 
 @pytest.mark.parametrize("upstream", [name for name in DIALECTS if FAMILIES[name] != "responses"])
@@ -428,18 +428,20 @@ def test_s2_what_is_stored_of_an_answer_is_counted(upstream: str) -> None:
     memory, owner = ResponseStore(), Owner("a")
     for name, shape in shapes_of(upstream).items():
         client = registry.get("responses")
-        given = registry.get(upstream)
-        made, store = memory.plan(owner, client, given, asked(), model="model-1", settings=TranslationSettings())
+        upstream_dialect = registry.get(upstream)
+        planned, store = memory.plan(
+            owner, client, upstream_dialect, make_conversation(), model="model-1", settings=TranslationSettings()
+        )
         assert store is not None
 
         def keeping(
-            made: Plan, environment: Environment, budget: ResponseBudget, store: ResponseSaver = store
+            planned: Plan, environment: Environment, budget: ResponseBudget, store: ResponseSaver = store
         ) -> ResponseTranslator:
             return ResponseTranslator(
-                made, environment, budget=budget, encoder=store.encoder(made, environment, budget)
+                planned, environment, budget=budget, encoder=store.encoder(planned, environment, budget)
             )
 
-        bounded(made, keeping, name, shape)
+        bounded(planned, keeping, name, shape)
     assert len(memory) == 0
 
 
@@ -459,9 +461,9 @@ def test_s2_a_limit_ends_the_stream_with_an_error(client: str, upstream: str) ->
         shape = shapes_of(upstream).get(name)
         if shape is None or name in WAITING.get(FAMILIES[upstream], ()):
             continue
-        made = plan(registry.get(client), registry.get(upstream), asked())
-        answer = bounded(made, ResponseTranslator, name, shape)
-        assert answer.fault is not None and answer.over, f"{name} goes on"
+        planned = plan(registry.get(client), registry.get(upstream), make_conversation())
+        answer = bounded(planned, ResponseTranslator, name, shape)
+        assert answer.fault is not None and answer.is_over, f"{name} goes on"
         if name != "choices" or FAMILIES[client] in WITH_CHOICES:
             assert "(limit: " in answer.fault.message and answer.fault.is_final, (name, answer.fault)
 
@@ -476,15 +478,15 @@ def test_s2_what_need_not_be_kept_goes_on(client: str, upstream: str) -> None:
     for name in names:
         shape = shapes_of(upstream).get(name)
         if shape is not None:
-            made = plan(registry.get(client), registry.get(upstream), asked())
-            assert bounded(made, ResponseTranslator, name, shape).fault is None, name
+            planned = plan(registry.get(client), registry.get(upstream), make_conversation())
+            assert bounded(planned, ResponseTranslator, name, shape).fault is None, name
 
 
 @pytest.mark.parametrize("name", [name for name in DIALECTS if FAMILIES[name] not in KEEPING])
 def test_s2_what_passes_as_it_came_goes_on(name: str) -> None:
     dialect = registry.get(name)
     for shape in (text, short_text, usage, empty, blanks):
-        answer = bounded(plan(dialect, dialect, asked()), PassThrough, shape.__name__, shape)
+        answer = bounded(plan(dialect, dialect, make_conversation()), PassThrough, shape.__name__, shape)
         assert answer.fault is None, shape.__name__
 
 
@@ -495,31 +497,31 @@ class Shared:
     """What all answers keep."""
 
     def __init__(self, most: int) -> None:
-        self.most, self.kept = most, 0
+        self.most, self.used = most, 0
 
     def keep(self, size: int) -> None:
-        if self.kept + size > self.most:
+        if self.used + size > self.most:
             raise ResponseTooLarge("all answers together")
-        self.kept += size
+        self.used += size
 
     def free(self, size: int) -> None:
-        self.kept -= size
+        self.used -= size
 
 
 def test_a_budget_takes_room_from_the_account_in_steps_and_gives_it_back() -> None:
     account = Shared(1 << 20)
     budget = ResponseBudget(ResponseLimits(answer=1 << 20), account)
     budget.reserve(1)
-    first = account.kept
+    first = account.used
     assert first >= 1
     budget.reserve(first - 1)
-    assert account.kept == first  # no second step was needed
+    assert account.used == first  # no second step was needed
     budget.reserve(10 * first)
-    assert account.kept >= budget.reserved
+    assert account.used >= budget.reserved
     budget.release(10 * first)
-    assert budget.reserved <= account.kept <= 3 * first
+    assert budget.reserved <= account.used <= 3 * first
     budget.close()
-    assert account.kept == budget.reserved == 0
+    assert account.used == budget.reserved == 0
 
 
 def test_a_budget_that_the_account_refuses_counts_nothing() -> None:
@@ -527,17 +529,17 @@ def test_a_budget_that_the_account_refuses_counts_nothing() -> None:
     budget = ResponseBudget(ResponseLimits(), account)
     with pytest.raises(ResponseTooLarge, match="all answers"):
         budget.reserve(200_000)
-    assert account.kept == budget.reserved == 0
+    assert account.used == budget.reserved == 0
 
 
 def test_kept_text_counts_what_it_takes() -> None:
     budget = ResponseBudget()
-    kept = TextBuffer(budget)
+    buffer = TextBuffer(budget)
     for piece in ("plain", " text ", "ünd wide \N{GRINNING FACE}"):
-        kept.add(piece)
-    assert budget.reserved == 4 * len(kept)
-    assert kept.take() == "plain text ünd wide \N{GRINNING FACE}"
-    assert budget.reserved == len(kept) == 0
+        buffer.add(piece)
+    assert budget.reserved == 4 * len(buffer)
+    assert buffer.take() == "plain text ünd wide \N{GRINNING FACE}"
+    assert budget.reserved == len(buffer) == 0
 
 
 def test_the_size_of_json_is_no_less_than_what_it_takes() -> None:
@@ -545,4 +547,4 @@ def test_the_size_of_json_is_no_less_than_what_it_takes() -> None:
         "a": [{"b": "text", "c": [1, 2.5, None, True]} for _ in range(200)],
         "d": {str(n): "x" for n in range(99)},
     }
-    assert held(value) < json_size(value) < 10 * held(value)
+    assert memory_of(value) < json_size(value) < 10 * memory_of(value)

@@ -179,7 +179,7 @@ def _gemini(content: Any) -> Body:
 def _kiro(content: Any) -> Body:
     used = {"toolUseId": "call_1", "name": "read", "input": {}}
     result = {"toolUseId": "call_1", "content": content, "status": "success"}
-    told = {"content": "go on", "modelId": "claude-sonnet-4.5", "userInputMessageContext": {"toolResults": [result]}}
+    message = {"content": "go on", "modelId": "claude-sonnet-4.5", "userInputMessageContext": {"toolResults": [result]}}
     return {
         "conversationState": {
             "conversationId": "c",
@@ -187,7 +187,7 @@ def _kiro(content: Any) -> Body:
                 {"userInputMessage": {"content": "go", "modelId": "claude-sonnet-4.5"}},
                 {"assistantResponseMessage": {"content": "ok", "toolUses": [used]}},
             ],
-            "currentMessage": {"userInputMessage": told},
+            "currentMessage": {"userInputMessage": message},
         }
     }
 
@@ -208,9 +208,9 @@ ASK: dict[str, tuple[Callable[[Any], Body], str]] = {  # and where the parts sta
 def translated(source: str, target: str, content: Any) -> tuple[str, tuple[Note, ...]]:
     """The body that is sent, as text, and the notes."""
     client, upstream = registry.get(source), registry.get(target)
-    asked = client.codec.parse_request(client.binding.unwrap(ASK[source][0](content)))
-    made = plan(client, upstream, asked, model="gemini-3-pro-preview" if target == "gemini" else None)
-    return jsonio.encode(made.call().body).decode(), made.notes
+    conversation = client.codec.parse_request(client.binding.unwrap(ASK[source][0](content)))
+    planned = plan(client, upstream, conversation, model="gemini-3-pro-preview" if target == "gemini" else None)
+    return jsonio.encode(planned.call().body).decode(), planned.notes
 
 
 def names(note: Note, path: str, root: str) -> bool:

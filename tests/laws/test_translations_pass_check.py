@@ -57,7 +57,7 @@ def printed(done: Translated) -> bytes:
 def test_requests_of_stories(story: Story, target: str) -> None:
     for model in MODELS.get(target, ("m",)):
         try:
-            done = dragoman.translate_request(story.request, source=story.asked, target=target, model=model)
+            done = dragoman.translate_request(story.request, source=story.client, target=target, model=model)
         except Unrepresentable:
             continue
         assert rules(target, "request", printed(done)) == []
@@ -66,7 +66,7 @@ def test_requests_of_stories(story: Story, target: str) -> None:
 @pytest.mark.parametrize("story", stories(), ids=str)
 @pytest.mark.parametrize("target", NAMES)
 def test_streams_of_stories(story: Story, target: str) -> None:
-    stream = dragoman.stream_translator(source=story.answered, target=target)
+    stream = dragoman.stream_translator(source=story.upstream, target=target)
     data = stream.feed(story.stream) + stream.close()
     assert errors(target, data) == []
 
@@ -74,29 +74,29 @@ def test_streams_of_stories(story: Story, target: str) -> None:
 # One conversation and one stream are tried on every target: to make one up takes longer than all targets together.
 
 
-@given(client=st.sampled_from(NAMES).map(registry.get), asked=strategies.conversations(), data=st.data())
-def test_requests(client: Dialect, asked: Conversation, data: st.DataObject) -> None:
-    assume(asked.messages or asked.system)  # otherwise it asks nothing: check is right to say so
+@given(client=st.sampled_from(NAMES).map(registry.get), conversation=strategies.conversations(), data=st.data())
+def test_requests(client: Dialect, conversation: Conversation, data: st.DataObject) -> None:
+    assume(conversation.messages or conversation.system)  # otherwise it asks nothing: check is right to say so
     for target in NAMES:
         model = data.draw(st.sampled_from(MODELS.get(target, ("m",))))
         note(f"{target} {model}")
         upstream = registry.get(target)
         try:
-            made = plan(client, upstream, asked, model=model)
+            planned = plan(client, upstream, conversation, model=model)
         except Unrepresentable:
             continue
-        assert rules(target, "request", upstream.binding.wrap(made.call()).body) == []
+        assert rules(target, "request", upstream.binding.wrap(planned.call()).body) == []
 
 
 @given(source=st.sampled_from(NAMES).map(registry.get), events=strategies.events(choices=1))
 def test_streams(source: Dialect, events: Events) -> None:
-    told = laws.encode_events(
+    payloads = laws.encode_events(
         source, ResponseFilters(plan(source, source, EMPTY_REQUEST), BlockKeys.after(events)).feed(events)
     )
     for target in NAMES:
         note(target)
         stream = dragoman.stream_translator(source=source.name, target=target)
-        data = stream.feed(told) + stream.close()
+        data = stream.feed(payloads) + stream.close()
         if data:
             assert errors(target, data) == []
 
@@ -109,18 +109,20 @@ KIRO_MODELS = ("claude-sonnet-4-5", "claude-opus-4.7", "gpt-5.6-sol", "auto")
 BINDINGS = (KiroBinding(), KiroTargetBinding())
 
 
-@given(asked=strategies.conversations(), model=st.sampled_from(KIRO_MODELS), binding=st.sampled_from(BINDINGS))
-def test_what_is_sent_passes_the_paranoid_simulator(asked: Conversation, model: str, binding: KiroBinding) -> None:
+@given(conversation=strategies.conversations(), model=st.sampled_from(KIRO_MODELS), binding=st.sampled_from(BINDINGS))
+def test_what_is_sent_passes_the_paranoid_simulator(
+    conversation: Conversation, model: str, binding: KiroBinding
+) -> None:
     for client in ("anthropic", "openai"):
         for pairing in ("placeholders", "merge"):
             note(f"{client}, {pairing}")
             upstream = configure_dialect(DIALECT, {"pairing": pairing})
             try:
-                made = plan(registry.get(client), upstream, asked, model=model)
+                planned = plan(registry.get(client), upstream, conversation, model=model)
             except Unrepresentable:
                 continue
-            assert [str(refusal) for refusal in refusals(binding.wrap(made.call()), "paranoid")] == []
-            assert upstream.codec.breaches(made.call()) == []
+            assert [str(refusal) for refusal in refusals(binding.wrap(planned.call()), "paranoid")] == []
+            assert upstream.codec.breaches(planned.call()) == []
 
 
 # Schemas as wild as tools have them: keywords with right and wrong values, properties that are named like keywords.
@@ -162,7 +164,7 @@ schemas: st.SearchStrategy[Any] = st.recursive(
 @given(schema=schemas.filter(lambda value: isinstance(value, dict)))
 def test_every_schema_becomes_one_the_service_takes(schema: dict[str, Any]) -> None:
     tool = ToolSpec("f", "d", schema)
-    asked = Conversation("claude-sonnet-4.5", (Message("user", (Text("a"),)),), tools=(tool,))
-    made = plan(DIALECT, DIALECT, asked)
-    assert [str(refusal) for refusal in refusals(BINDINGS[0].wrap(made.call()), "paranoid")] == []
-    assert plan(DIALECT, DIALECT, made.translated).translated == made.translated
+    conversation = Conversation("claude-sonnet-4.5", (Message("user", (Text("a"),)),), tools=(tool,))
+    planned = plan(DIALECT, DIALECT, conversation)
+    assert [str(refusal) for refusal in refusals(BINDINGS[0].wrap(planned.call()), "paranoid")] == []
+    assert plan(DIALECT, DIALECT, planned.translated).translated == planned.translated

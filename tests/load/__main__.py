@@ -26,27 +26,27 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--answer", type=float, default=4.0, help="seconds that one answer takes")
-    asked = parser.parse_args()
-    if asked.fairness:
+    arguments = parser.parse_args()
+    if arguments.fairness:
         return _fairness()
-    seconds = asked.seconds or (600.0 if asked.soak else 120.0)
+    seconds = arguments.seconds or (600.0 if arguments.soak else 120.0)
     plan = LoadPlan(
-        asked.streams,
+        arguments.streams,
         seconds,
-        asked.answer,
-        warm=max(asked.answer * 2, seconds / 10),
+        arguments.answer,
+        warm=max(arguments.answer * 2, seconds / 10),
         filling=_FILLING,
-        chaos=asked.soak,
-        slow=0.1 if asked.soak else 0.0,
+        chaos=arguments.soak,
+        slow=0.1 if arguments.soak else 0.0,
     )
     with tempfile.TemporaryDirectory() as folder:
-        report = run(plan, Path(folder), _Lines() if asked.soak else None)
+        report = run(plan, Path(folder), _Lines() if arguments.soak else None)
     troubles = report.troubles()
-    if asked.soak and report.slope() * seconds > _STEADY * report.level.memory:
+    if arguments.soak and report.slope() * seconds > _STEADY * report.level.memory:
         troubles.append(f"memory grows by {report.slope() * 3600 / MIB:.1f} MiB an hour")
     print(_table(report))
     print("; ".join(troubles) if troubles else "none lost, none mixed, nothing left over")
-    unfair = 0 if asked.soak else _fairness()
+    unfair = 0 if arguments.soak else _fairness()
     return 1 if troubles else unfair
 
 
@@ -68,9 +68,9 @@ class _Lines:
     def __call__(self, sample: Sample) -> None:
         if sample.at >= self._next:
             self._next += _LINE
-            asked, right, left, lost, wrong = sample.tally
+            requests, right, left, lost, wrong = sample.tally
             print(
-                f"{sample.at:6.0f} s  {asked:7} asked {right:7} right {left:6} left {lost:3} lost {wrong:3} wrong"
+                f"{sample.at:6.0f} s  {requests:7} asked {right:7} right {left:6} left {lost:3} lost {wrong:3} wrong"
                 f"  {sample.memory / MIB:6.1f} MiB {sample.files:5} files",
                 flush=True,
             )
@@ -90,7 +90,7 @@ def _table(report: Report) -> str:
     rows.append(f"{'tasks':16}{start.tasks:11}{level.tasks:11}{'':>11}{end.tasks:11}")
     rows += [
         "",
-        f"{tally.asked} streams in {report.seconds:.0f} s, {tally.most} at once, {tally.bytes / MIB:.0f} MiB: "
+        f"{tally.requests} streams in {report.seconds:.0f} s, {tally.most} at once, {tally.bytes / MIB:.0f} MiB: "
         f"{tally.right} right, {tally.left} left by their clients, {len(tally.lost)} lost, {len(tally.wrong)} wrong",
         f"gateway: {end.cpu - level.cpu:.1f} s of CPU; memory's slope {report.slope() * 3600 / MIB:+.1f} MiB an hour",
     ]

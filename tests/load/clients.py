@@ -36,7 +36,7 @@ _PATIENCE = 120.0  # seconds for one response
 class LoadCounts:
     """The results of all streams. `lost`: an incomplete response; `wrong`: another response than expected."""
 
-    asked: int = 0
+    requests: int = 0
     right: int = 0
     left: int = 0  # streams whose client disconnected on purpose
     lost: list[str] = field(default_factory=list)
@@ -62,13 +62,13 @@ class Lost(Exception):
 @cache
 def _template(url: str, client: str, upstream: str) -> tuple[bytes, bytes]:
     """Return the head of a request without its content-length, and its body."""
-    said = (Message("user", (Text(NAME_PLACEHOLDER),)),)
-    asked = Conversation(f"to-{upstream}", said, max_tokens=1000, tools=(_TOOL,), stream=True)
+    messages = (Message("user", (Text(NAME_PLACEHOLDER),)),)
+    conversation = Conversation(f"to-{upstream}", messages, max_tokens=1000, tools=(_TOOL,), stream=True)
     dialect = registry.get(client)
-    request = dialect.binding.wrap(plan(dialect, dialect, asked).call())
+    request = dialect.binding.wrap(plan(dialect, dialect, conversation).call())
     target = f"{request.path}?{request.query}" if request.query else request.path
-    given = dict(request.headers) | {"host": url.removeprefix("http://"), "x-api-key": KEY}
-    lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items())]
+    all_headers = dict(request.headers) | {"host": url.removeprefix("http://"), "x-api-key": KEY}
+    lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in all_headers.items())]
     return "\r\n".join(lines).encode(), request.body
 
 
@@ -123,14 +123,14 @@ class LoadClients:
                 await stream.close()
 
     def _enough(self) -> bool:
-        return 0 < self._most <= self.tally.asked
+        return 0 < self._most <= self.tally.requests
 
     async def _connection(self, stream: _Stream, until: float) -> None:
         for _ in range(_REUSED):
             client, upstream = PAIRS[next(self._turn) % len(PAIRS)]
             name = f"{self._prefix}{self._chance.getrandbits(56):014x}"
             tally = self.tally
-            tally.asked += 1
+            tally.requests += 1
             tally.open += 1
             tally.most = max(tally.most, tally.open)
             where = f"{client} → {upstream} {name}"
@@ -233,10 +233,10 @@ def _problem_of(client: str, name: str, status: int, body: bytes) -> str:
         arguments = parsed.arguments()
     except (ValueError, KeyError, TypeError) as error:
         return f"it cannot be read: {error!r}"
-    said = expected_response(name)
+    expected = expected_response(name)
     if parsed.error is not None or not parsed.ended or parsed.odd or parsed.finish not in _FINISHES:
         return f"no clean end: {parsed.error}, {parsed.finish}, {parsed.odd}"
-    return _difference(parsed, arguments, said.whole(), said.arguments())
+    return _difference(parsed, arguments, expected.whole(), expected.arguments())
 
 
 def _difference(parsed: ParsedResponse, arguments: list[object], text: str, calls: list[object]) -> str:

@@ -83,8 +83,8 @@ def large_body() -> bytes:
         text = "some text of a file " * (BODY // _CALLS // 20)
         results = [{"type": "tool_result", "tool_use_id": use["id"], "content": text} for use in uses]
         turns += [{"role": "assistant", "content": uses}, {"role": "user", "content": results}]
-    asked = {"model": "to-flood", "max_tokens": 1000, "stream": True}
-    return json.dumps(asked | {"messages": [{"role": "user", "content": "Read."}, *turns]}).encode()
+    body = {"model": "to-flood", "max_tokens": 1000, "stream": True}
+    return json.dumps(body | {"messages": [{"role": "user", "content": "Read."}, *turns]}).encode()
 
 
 def _request(body: bytes) -> bytes:
@@ -106,14 +106,14 @@ async def _send_bodies(port: int, counts: dict[str, float]) -> None:
 
 
 async def _read_deltas(port: int, counts: dict[str, float]) -> None:
-    asked = {
+    body = {
         "model": "to-flood",
         "max_tokens": 1000,
         "stream": True,
         "messages": [{"role": "user", "content": "Talk."}],
     }
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(_request(json.dumps(asked).encode()))
+    writer.write(_request(json.dumps(body).encode()))
     while piece := await reader.read(1 << 20):
         counts["deltas"] += piece.count(b"content_block_delta") / 2  # in the event's name and in its data
     raise RuntimeError("the stream ended")

@@ -20,12 +20,12 @@ ROOT = Path(__file__).parents[2]
 # `dragoman serve`, which on SIGUSR2 also writes the number of tasks in its event loop.
 _LAUNCH = """
 import asyncio, pathlib, signal, sys
-told = pathlib.Path(sys.argv.pop(1))
-def tell(*_):
-    part = told.with_suffix(".part")
+file = pathlib.Path(sys.argv.pop(1))
+def write_count(*_):
+    part = file.with_suffix(".part")
     part.write_text(str(len(asyncio.all_tasks())))
-    part.replace(told)
-signal.signal(signal.SIGUSR2, tell)
+    part.replace(file)
+signal.signal(signal.SIGUSR2, write_count)
 exec(sys.argv.pop(1))
 from dragoman.cli import main
 sys.exit(main())
@@ -83,14 +83,14 @@ class Gateway:
         return sum(1 for port in remote if port in ports)
 
     def tasks(self) -> int:
-        told = self.folder / "tasks"
-        told.unlink(missing_ok=True)
+        path = self.folder / "tasks"
+        path.unlink(missing_ok=True)
         self.process.send_signal(signal.SIGUSR2)
         until = time.monotonic() + 60
-        while not told.exists():
+        while not path.exists():
             assert time.monotonic() < until, "the gateway's loop is stuck"
             time.sleep(0.005)
-        return int(told.read_text())
+        return int(path.read_text())
 
     def measure(self, ports: Collection[int] = ()) -> Measurement:
         """Measure the process; `files` is without keep-alive connections to these ports."""

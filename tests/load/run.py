@@ -53,11 +53,11 @@ class Report:
 
     def slope(self) -> float:
         """Return the growth of memory in bytes per second, by least squares, without the first fifth."""
-        kept = self.samples[len(self.samples) // 5 :]
-        middle = sum(each.at for each in kept) / len(kept)
-        mean = sum(each.memory for each in kept) / len(kept)
-        spread = sum((each.at - middle) ** 2 for each in kept)
-        return sum((each.at - middle) * (each.memory - mean) for each in kept) / spread if spread else 0.0
+        samples = self.samples[len(self.samples) // 5 :]
+        middle = sum(each.at for each in samples) / len(samples)
+        mean = sum(each.memory for each in samples) / len(samples)
+        spread = sum((each.at - middle) ** 2 for each in samples)
+        return sum((each.at - middle) * (each.memory - mean) for each in samples) / spread if spread else 0.0
 
     def troubles(self) -> list[str]:
         tally, found = self.tally, []
@@ -101,7 +101,7 @@ def _sampled(
 
     def look() -> None:
         tally = crowd.tally
-        counts = (tally.asked, tally.right, tally.left, len(tally.lost), len(tally.wrong))
+        counts = (tally.requests, tally.right, tally.left, len(tally.lost), len(tally.wrong))
         samples.append(Sample(time.monotonic() - began, gateway.memory(), gateway.files(), counts))
         if watch is not None:
             watch(samples[-1])

@@ -36,10 +36,10 @@ def test_a_mixed_or_truncated_response_is_detected() -> None:
     assert _problem_of("openai", name, 200, whole) == ""
     assert "text" in _problem_of("openai", other, 200, whole)
     assert "no clean end" in _problem_of("openai", name, 200, whole.removesuffix(b"data: [DONE]\n\n"))
-    asked = request_text(name).encode()
-    assert name_in_request(asked) == name
-    assert name_in_request(asked + request_text(other).encode()) is None
-    assert name_in_request(asked.replace(b":end", b"0:end")) is None
+    request = request_text(name).encode()
+    assert name_in_request(request) == name
+    assert name_in_request(request + request_text(other).encode()) is None
+    assert name_in_request(request.replace(b":end", b"0:end")) is None
 
 
 # --- the verdict of `make load LOAD=--fairness`; the measurement itself takes half a minute

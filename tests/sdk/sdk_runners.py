@@ -139,7 +139,7 @@ def _responses(task: SdkTask) -> Outcome:
 def _responded(response: Any) -> Outcome:
     if response.status == "failed":
         return {"error": response.error.code, "status": None, "message": response.error.message}
-    made = [item for item in response.output if item.type in ("function_call", "custom_tool_call")]
+    calls = [item for item in response.output if item.type in ("function_call", "custom_tool_call")]
     thoughts = [part.text for item in response.output if item.type == "reasoning" for part in item.summary]
     thoughts += [part.text for item in response.output if item.type == "reasoning" for part in item.content or ()]
     reason = response.incomplete_details and response.incomplete_details.reason
@@ -148,7 +148,7 @@ def _responded(response: Any) -> Outcome:
         "reasoning": "\n\n".join(thoughts),  # joined parts of one text
         "calls": [
             [item.call_id, item.name, json.loads(item.arguments) if item.type == "function_call" else item.input]
-            for item in made
+            for item in calls
         ],
         "stop": reason or response.status,
         "usage": [response.usage.input_tokens, response.usage.output_tokens],

@@ -46,22 +46,22 @@ def get_weather(city: str) -> str:
 @pytest.mark.parametrize("dialect", UPSTREAMS)
 def test_a_tool_loop_runs(harness: GatewayHarness, dialect: str, streamed: bool) -> None:
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Tell me about get_weather."}]
-    ran, said = [], ""
+    ran, text = [], ""
     for _ in range(4):
         with client(harness) as asking:
             answer = asking.chat(model=f"{dialect}-m", messages=messages, tools=[get_weather], stream=streamed)
             pieces = list(answer) if streamed else [answer]
         assert pieces[-1].done and pieces[-1].done_reason == "stop"
-        said = "".join(piece.message.content or "" for piece in pieces)
+        text = "".join(piece.message.content or "" for piece in pieces)
         calls = [call for piece in pieces for call in piece.message.tool_calls or ()]
-        messages.append({"role": "assistant", "content": said, "tool_calls": calls})
+        messages.append({"role": "assistant", "content": text, "tool_calls": calls})
         if not calls:
             break
         for call in calls:
             ran.append(call.function.name)
             result = get_weather(**call.function.arguments)
             messages.append({"role": "tool", "tool_name": call.function.name, "content": result})
-    assert ran == ["get_weather"] and "sunny in" in said
+    assert ran == ["get_weather"] and "sunny in" in text
 
 
 def test_the_library_reads_model_lists_and_errors(harness: GatewayHarness) -> None:

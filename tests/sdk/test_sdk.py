@@ -44,11 +44,11 @@ def streamed() -> dict[str, tuple[SdkTask, Reply | None]]:
     for sdk in SDKS:
         client = registry.get(sdk)
         for title, events in STREAMS.items():
-            told = ResponseFilters(plan(client, registry.get("openai"), EMPTY_REQUEST)).feed(events)
-            expected = None if isinstance(told[-1], Failed) else assemble_reply(told)
-            tasks[f"{sdk} sample {title}"] = (SdkTask(sdk, "stream", encode_events(client, told)), expected)
+            events_out = ResponseFilters(plan(client, registry.get("openai"), EMPTY_REQUEST)).feed(events)
+            expected = None if isinstance(events_out[-1], Failed) else assemble_reply(events_out)
+            tasks[f"{sdk} sample {title}"] = (SdkTask(sdk, "stream", encode_events(client, events_out)), expected)
         for story in stories():
-            upstream_config = registry.get(story.answered)
+            upstream_config = registry.get(story.upstream)
             answer = ResponseTranslator(plan(client, upstream_config, EMPTY_REQUEST), fixed_environment())
             body = answer.feed(story.stream) + answer.close()
             events = decode_events(client, body)
@@ -63,9 +63,9 @@ def whole() -> dict[str, tuple[SdkTask, Reply]]:
     for sdk in SDKS:
         client = registry.get(sdk)
         for title, events in STREAMS.items():
-            told = ResponseFilters(plan(client, registry.get("openai"), EMPTY_REQUEST)).feed(events)
-            if not isinstance(told[-1], Failed):
-                reply = assemble_reply(told)
+            events_out = ResponseFilters(plan(client, registry.get("openai"), EMPTY_REQUEST)).feed(events)
+            if not isinstance(events_out[-1], Failed):
+                reply = assemble_reply(events_out)
                 body = client.codec.render_reply(reply, EMPTY_REQUEST, fixed_environment())
                 tasks[f"{sdk} {title}"] = (SdkTask(sdk, "whole", body), reply)
     return tasks
@@ -200,8 +200,8 @@ def test_a_whole_reply_equals_the_stream() -> None:
             "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7},
         }
     ).encode()
-    made = plan(registry.get("anthropic"), registry.get("openai"), EMPTY_REQUEST)
-    raw, _ = translate_whole_reply(made, body)
+    planned = plan(registry.get("anthropic"), registry.get("openai"), EMPTY_REQUEST)
+    raw, _ = translate_whole_reply(planned, body)
     outcome = run_python(SdkTask("anthropic", "whole", raw))
     assert outcome["calls"] == [["a", "f", {"raw_arguments": "[1]"}]]
     assert (outcome["stop"], outcome["usage"]) == ("tool_use", [5, 2])
@@ -267,10 +267,12 @@ def test_a_tool_loop_runs_and_returns_signatures(
         text = chat.send_message(question).text
     assert len(ran) == 1
     assert f"sunny in {ran[0]}" in text
-    asked = seen[before:]
-    assert len(asked) == 2, "one call, one answer"
-    given_back = signatures(dialect, asked[1].json)
-    assert given_back and all(len(each) == 64 for each in given_back), "the simulator's signatures are 64 characters"
+    requests = seen[before:]
+    assert len(requests) == 2, "one call, one answer"
+    signatures_sent = signatures(dialect, requests[1].json)
+    assert signatures_sent and all(len(each) == 64 for each in signatures_sent), (
+        "the simulator's signatures are 64 characters"
+    )
 
 
 def test_googles_sdk_reads_counts_model_lists_and_errors(

@@ -132,8 +132,8 @@ def test_l2_the_typescript_tool_runner_completes_its_loop(stream: str, tmp_path:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        said = [json.loads(line) for line in done.stdout.splitlines()]
-        assert said == [{"model": f"to-{name}", "said": "All done."} for name in UPSTREAMS]
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        assert lines == [{"model": f"to-{name}", "said": "All done."} for name in UPSTREAMS]
         harness.log_lines(len(UPSTREAMS) * (CALLS + 2) - 1)
         for name, simulator in simulators.items():
             check(name, harness, simulator)

@@ -61,8 +61,8 @@ def main(url: str, state: str) -> None:
 
     text = f'allow_literal_secrets = true\n[upstreams.one]\ndialect = "anthropic"\nbase_url = "{url}"\nkey = "the-upstream-secret"\nlimits.breaker = false\n'
     config = build_config(text, None, {"HOME": "/nowhere"}, {"server.port": 0, "server.drain": 1}).config
-    journal = AccessLog(Redactor(), stream=io.StringIO(), form="json", level="debug")
-    with running_gateway(config, state=Path(state), journal=journal, key=KEY) as running:
+    access_log = AccessLog(Redactor(), stream=io.StringIO(), form="json", level="debug")
+    with running_gateway(config, state=Path(state), access_log=access_log, key=KEY) as running:
         place = running.url.removeprefix("http://")
 
         def ask(method: str, path: str, body: Any, **headers: str) -> int:

@@ -88,16 +88,16 @@ class EchoUpstream:
         if self.mode == "stream":
             return 200, {"content-type": "text/event-stream", **HOSTILE}, _stream(path, words)
         fault: dict[str, Any] = {"type": "authentication_error", "message": words, "status": "UNAUTHENTICATED"}
-        told = {"type": "error", "error": fault, "message": words}
+        document = {"type": "error", "error": fault, "message": words}
         if path.endswith(("/token", "/refreshToken")):
-            told = {"error": "invalid_grant", "error_description": words}
-        return 401, {"content-type": "application/json", "x-echo": words[:500]}, json.dumps(told).encode()
+            document = {"error": "invalid_grant", "error_description": words}
+        return 401, {"content-type": "application/json", "x-echo": words[:500]}, json.dumps(document).encode()
 
     def _words(self, path: str, headers: dict[str, str], body: bytes) -> str:
-        given = [value.partition(" ")[2] or value for name, value in headers.items() if name not in ("host", "accept")]
+        values = [value.partition(" ")[2] or value for name, value in headers.items() if name not in ("host", "accept")]
         if path.endswith(("/token", "/refreshToken")):
-            given = [str(value) for value in json.loads(body).values()]
-        spelt = (form for secret in given for form in (secret, *sorted(secret_forms(secret))))
+            values = [str(value) for value in json.loads(body).values()]
+        spelt = (form for secret in values for form in (secret, *sorted(secret_forms(secret))))
         return "you said: " + " ".join(spelt)
 
 
@@ -134,9 +134,9 @@ def run_echo_upstream() -> Iterator[EchoUpstream]:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
             echo_upstream.requests.append((self.command, self.path, headers, body))
-            status, told, answer = echo_upstream.answer(self.path.partition("?")[0], headers, body)
+            status, content_type, answer = echo_upstream.answer(self.path.partition("?")[0], headers, body)
             self.send_response_only(status)
-            for name, value in told.items():
+            for name, value in content_type.items():
                 self.send_header(name, value)
             self.send_header("content-length", str(len(answer)))
             self.end_headers()

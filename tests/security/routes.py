@@ -19,7 +19,8 @@ KIRO: dict[str, Any] = {
     }
 }
 # Routes of the data plane that need the key: method, path, a valid body.
-OPEN = [("GET", "/healthz"), ("HEAD", "/healthz"), ("GET", "/readyz"), ("HEAD", "/readyz")]  # without a key
+# Without a key: probes of operators, and of clients that want to know whether the address answers.
+OPEN = [(method, path) for path in ("/healthz", "/readyz", "/", "/api/hello") for method in ("GET", "HEAD")]
 DATA: list[tuple[str, str, dict[str, Any] | None]] = [
     ("POST", "/v1/messages", CLAUDE),
     ("POST", "/messages", CLAUDE),  # for clients whose base URL should include the version
@@ -58,16 +59,24 @@ ADMIN = {
     ("GET", "/metrics"),
     ("GET", "/cooldowns"),
     ("GET", "/healthz"),
+    ("GET", "/log"),
+    ("GET", "/requests"),
+    ("GET", "/activity"),
+    ("GET", "/models"),
     ("POST", "/cooldowns/clear"),
+    ("POST", "/reload"),
 }
 # Routes that other gateways have and were attacked by: keys, connection tests, templates, documentation, files, panels.
 ABSENT = [
-    "/",
     "/admin",
     "/status",
     "/metrics",
     "/cooldowns",
     "/cooldowns/clear",
+    "/log",
+    "/requests",
+    "/activity",
+    "/reload",
     "/config",
     "/config/update",
     "/key/generate",

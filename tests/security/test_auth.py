@@ -21,15 +21,8 @@ from dragoman.errors import NotAuthorised
 from dragoman.gateway.admission import KeyCheck
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.redaction import Redactor
-from dragoman.gateway.secrets import (
-    BadReference,
-    ReferenceContext,
-    SecretUnavailable,
-    gateway_key,
-    literal_secret,
-    load_or_create_key,
-    parse_reference,
-)
+from dragoman.gateway.secret_sources import BadReference, ReferenceContext
+from dragoman.gateway.secrets import SecretUnavailable, gateway_key, literal_secret, load_or_create_key, parse_reference
 from dragoman.wire.http import HttpRequest
 from tests.gateway.harness import (
     KEY,
@@ -58,13 +51,13 @@ def test_point_9_the_key_is_256_random_bits_and_private(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recipe", CLIENTS, ids=lambda recipe: recipe.name)
 def test_point_9_run_gives_the_key_to_the_child_by_its_environment_only(recipe: Any) -> None:
-    made = fill_setup(
+    setup = fill_setup(
         recipe, url="http://127.0.0.1:1", key=KEY, model="m", requested="m", is_served=lambda _: True, listed=[]
     )
-    assert not any(KEY in word for word in made.args)
-    assert any(KEY in str(value) for value in made.env.values())
+    assert not any(KEY in word for word in setup.args)
+    assert any(KEY in str(value) for value in setup.env.values())
     assert KEY not in json.dumps(
-        {name: value for name, value in child_environment({"A": "b"}, made, set()).items() if name not in made.env}
+        {name: value for name, value in child_environment({"A": "b"}, setup, set()).items() if name not in setup.env}
     )
 
 
@@ -256,7 +249,7 @@ def test_point_13_an_empty_secret_is_an_error_in_each_slot(tmp_path: Path) -> No
 def test_point_14_a_clients_credentials_never_reach_an_upstream(
     harness: GatewayHarness, echo_upstream: EchoUpstream
 ) -> None:
-    said = {
+    lines = {
         "authorization": f"Bearer {KEY}",
         "x-api-key": "the-clients-own-key",
         "x-goog-api-key": "the-clients-google-key",
@@ -268,7 +261,7 @@ def test_point_14_a_clients_credentials_never_reach_an_upstream(
         "user-agent": "the-clients-agent",
     }
     before = len(echo_upstream.requests)
-    status, _, _ = harness.request("/v1/messages", anthropic_body(), key=None, **said)
+    status, _, _ = harness.request("/v1/messages", anthropic_body(), key=None, **lines)
     assert status == 200
     _, path, headers, _ = echo_upstream.requests[before]
     sent = json.dumps(headers) + path
@@ -405,10 +398,10 @@ def test_s15_no_output_of_the_gateway_contains_a_key(tmp_path: Path) -> None:
         for key in KEYS.values():
             harness.request("/v1/chat/completions", openai_body(f"one/{key}", text=f"my key is {key}"))
         harness.request("/v1/chat/completions", openai_body("one/m", text="\n".join(keys), stream=True))
-        _, _, told = harness.request("/v1/messages", {**openai_body("one/m"), "max_tokens": 5})
+        _, _, response = harness.request("/v1/messages", {**openai_body("one/m"), "max_tokens": 5})
         gateway = harness.running.gateway
         written = {
-            "answer": told.decode(),
+            "answer": response.decode(),
             "log": harness.text,
             "metrics": gateway.metrics().decode(),
             "status": json.dumps(gateway.status()),

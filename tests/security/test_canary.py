@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -19,11 +20,13 @@ from dragoman.cli import main
 from dragoman.gateway import admin
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.config import Config, build_config
+from dragoman.gateway.recent import LogQuery
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secrets import write_private
 from dragoman.gateway.serve import running_gateway
 from dragoman.simulator import running_simulator
 from dragoman.upstream.credentials import SecretText, encoded_forms
+from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 from tests.gateway.harness import (
     FAST_RETRIES,
@@ -149,7 +152,7 @@ def loaded(file: Path, **flags: Any) -> Config:
 
 def provoke(harness: GatewayHarness, echo_upstream: EchoUpstream) -> list[bytes]:
     """Cause every error whose message may contain a key; return the responses."""
-    told: list[bytes] = []
+    responses: list[bytes] = []
     text = f"my keys are {SLOTS['client']}, {SLOTS['bearer']} and:\n{STRAYS['shape']}"
     strays = {
         "x-api-key": STRAYS["header"],
@@ -158,8 +161,8 @@ def provoke(harness: GatewayHarness, echo_upstream: EchoUpstream) -> list[bytes]
     }
 
     def ask(path: str, body: Any, **headers: str) -> None:
-        status, given, answer = harness.request(path, body, key=None, **{**strays, **headers})
-        told.append(json.dumps([status, given]).encode() + answer)
+        status, response_headers, answer = harness.request(path, body, key=None, **{**strays, **headers})
+        responses.append(json.dumps([status, response_headers]).encode() + answer)
 
     query = f"?key={STRAYS['query']}"
     echo_upstream.mode = "refuse"
@@ -176,19 +179,21 @@ def provoke(harness: GatewayHarness, echo_upstream: EchoUpstream) -> list[bytes]
     ask("/v1/messages", b'{"model": "' + SLOTS["literal"].encode() + b'", "messages": 5}')
     ask("/v1/messages", anthropic_body("m-one"), authorization=f"Bearer {SLOTS['x-api-key']}")
     ask("/v1/messages", anthropic_body("m-one"), authorization=f"Basic {SLOTS['client']}")
-    return told
+    return responses
 
 
 def test_point_18_the_echo_upstream_does_repeat_every_secret(planted: tuple[EchoUpstream, Path]) -> None:
     """This checks the test itself: the upstream got every secret and echoed it."""
     echo_upstream, file = planted
-    with running_gateway(loaded(file), journal=quiet(io.StringIO()), patience=FAST_RETRIES) as running:
+    with running_gateway(loaded(file), access_log=quiet(io.StringIO()), retry_settings=FAST_RETRIES) as running:
         provoke(GatewayHarness(running, io.StringIO(), file.parent), echo_upstream)
     echo_upstream.mode = "refuse"
-    said = "".join(str(echo_upstream.answer(path, headers, body)) for _, path, headers, body in echo_upstream.requests)
+    responses = "".join(
+        str(echo_upstream.answer(path, headers, body)) for _, path, headers, body in echo_upstream.requests
+    )
     sent = "".join(f"{headers}{body!r}" for _, _, headers, body in echo_upstream.requests)
     never_sent = {"aws-secret", "client", "header", "cookie", "query"}
-    assert set(ALL) - set(found(said + sent)) <= never_sent
+    assert set(ALL) - set(found(responses + sent)) <= never_sent
     assert {"client", "shape"} <= set(found(sent))  # in prompts, which clients may send
     assert {"header", "cookie", "query", "aws-secret"}.isdisjoint(found(sent))
 
@@ -204,16 +209,22 @@ def test_point_18_no_log_metric_status_response_or_file_contains_a_secret(
 ) -> None:
     echo_upstream, file = planted
     log, state = io.StringIO(), tmp_path / "state"
-    with running_gateway(loaded(file), state=state, journal=quiet(log, form, level), patience=FAST_RETRIES) as running:
+    with running_gateway(
+        loaded(file), state=state, access_log=quiet(log, form, level), retry_settings=FAST_RETRIES
+    ) as running:
         harness = GatewayHarness(running, log, state)
-        told = provoke(harness, echo_upstream)
+        responses = provoke(harness, echo_upstream)
         gateway = running.gateway
         sinks: dict[str, str | bytes] = {
-            "answers": b"\n".join(told),
+            "answers": b"\n".join(responses),
             "metrics": gateway.metrics(),
             "status": json.dumps(gateway.status()) + repr(gateway.status()),
             "cooldowns": json.dumps(gateway.cooldowns()),
+            "recent log": b"".join(asyncio.run(gateway.log_page(LogQuery(details=True))).lines),
+            "recent requests": jsonio.encode(asyncio.run(gateway.find_requests("req_"))),
+            "activity": jsonio.encode(asyncio.run(gateway.activities())),
         }
+        assert sinks["recent requests"].count(b"request_id") > 20  # type: ignore[arg-type]
     sinks["log"] = log.getvalue()
     sinks |= {f"file {path.name}": path.read_bytes() for path in state.rglob("*") if path.is_file()}
     assert {name: found(sink) for name, sink in sinks.items() if found(sink)} == {}
@@ -230,21 +241,21 @@ def test_point_18_a_key_given_as_model_name_is_in_no_metric_and_no_log_line(tmp_
         for model in (KEY, STRAYS["shape"]):
             assert harness.request("/v1/chat/completions", openai_body(model))[0] == 200
         lines = harness.log_lines(2)
-        told = (
+        outputs = (
             harness.running.gateway.metrics().decode()
             + json.dumps(harness.running.gateway.status())
             + json.dumps(lines)
         )
-    assert 'model="***"' in told
-    assert not [secret for secret in (KEY, STRAYS["shape"]) if secret in told]
+    assert 'model="***"' in outputs
+    assert not [secret for secret in (KEY, STRAYS["shape"]) if secret in outputs]
 
 
 @pytest.mark.parametrize(("path", "ask"), [("/v1/messages", anthropic_body), ("/v1/chat/completions", openai_body)])
 def test_point_18_an_error_after_a_keep_alive_does_not_contain_the_key_it_quotes(
     path: str, ask: Any, tmp_path: Path
 ) -> None:
-    said = b'{"type":"error","error":{"type":"invalid_request_error","message":"no: the-upstream-secret"}}'
-    page = b"HTTP/1.1 400 Bad\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(said), said)
+    error = b'{"type":"error","error":{"type":"invalid_request_error","message":"no: the-upstream-secret"}}'
+    page = b"HTTP/1.1 400 Bad\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(error), error)
     with (
         gated_server(page) as (url, gate),
         start_gateway(upstream_config("one", "anthropic", url), tmp_path, server__ping=0.1) as harness,
@@ -262,7 +273,7 @@ def test_point_15_an_internal_error_is_logged_without_secrets(planted: tuple[Ech
     _, file = planted
     log = io.StringIO()
     config = loaded(file)
-    with running_gateway(config, journal=quiet(log)) as running:
+    with running_gateway(config, access_log=quiet(log)) as running:
         [secret.reveal() for secret in config.secrets()]
         for secret in (SLOTS["client"], SLOTS["bearer"], SLOTS["x-api-key"], SLOTS["api-key"]):
             try:
@@ -277,7 +288,7 @@ def test_point_15_no_repr_contains_its_secret(planted: tuple[EchoUpstream, Path]
     echo_upstream, file = planted
     config = loaded(file)
     [secret.reveal() for secret in config.secrets()]
-    with running_gateway(config, journal=quiet(io.StringIO()), patience=FAST_RETRIES) as running:
+    with running_gateway(config, access_log=quiet(io.StringIO()), retry_settings=FAST_RETRIES) as running:
         provoke(GatewayHarness(running, io.StringIO(), file.parent), echo_upstream)
         gateway = running.gateway
         fleet = gateway.upstreams
@@ -296,8 +307,8 @@ def test_point_15_no_repr_contains_its_secret(planted: tuple[EchoUpstream, Path]
             values += [backend, backend.upstream, *backend.all_credentials]
             values += [vars(each) for each in backend.all_credentials if hasattr(each, "__dict__")]
         shown = [f"{value!r}{value}" for value in values]
-    held = SecretText(SLOTS["bearer"])
-    shown += [repr(held), str(held), f"{held}", format(held)]
+    bearer = SecretText(SLOTS["bearer"])
+    shown += [repr(bearer), str(bearer), f"{bearer}", format(bearer)]
     assert [text[:200] for text in shown if found(text)] == []
 
 
@@ -315,13 +326,18 @@ def test_point_15_no_exception_contains_a_secret(planted: tuple[EchoUpstream, Pa
         text = f"[upstreams.a]\ndialect = 'openai'\n{address}\n{line}\n"
         with pytest.raises(Exception) as raised:
             build_config(text, file, os.environ, {})
-        said = "".join(traceback.format_exception(raised.value)) + repr(raised.value) + str(vars(raised.value))
-        assert found(said) == [], name
+        shown = "".join(traceback.format_exception(raised.value)) + repr(raised.value) + str(vars(raised.value))
+        assert found(shown) == [], name
 
 
 COMMANDS = [
     ("status",),
     ("status", "--json"),
+    ("log", "--notes", "-n", "1000"),
+    ("log", "--notes", "--json", "-n", "1000"),
+    ("top", "--once"),
+    ("top", "--json"),
+    ("reload",),
     ("doctor",),
     ("doctor", "--json"),
     ("doctor", "--share"),
@@ -356,26 +372,26 @@ def test_point_18_no_command_prints_a_secret(
     short = tempfile.mkdtemp(prefix="dgm")  # Unix socket paths are limited
     monkeypatch.setenv("DRAGOMAN_SERVER__ADMIN_SOCKET", f"{short}/a")
     socket = loaded(file).server.admin_socket
-    said: dict[str, list[str]] = {}
+    printed: dict[str, list[str]] = {}
     with running_gateway(
-        loaded(file), journal=quiet(io.StringIO()), patience=FAST_RETRIES, admin_socket=True
+        loaded(file), access_log=quiet(io.StringIO()), retry_settings=FAST_RETRIES, admin_socket=True
     ) as running:
         provoke(GatewayHarness(running, io.StringIO(), file.parent), echo_upstream)
         echo_upstream.mode = "refuse"
-        for what in ("/status", "/metrics", "/cooldowns"):
-            said[what] = found(admin.send_admin_request(socket, what))
+        for what in ("/status", "/metrics", "/cooldowns", "/log?details=1", "/requests?id=req_", "/activity"):
+            printed[what] = found(admin.send_admin_request(socket, what))
         for words in COMMANDS:
             main([*words])
             out, err = capfd.readouterr()
             assert "Traceback" not in err, err
-            said[" ".join(words)] = found(out + err)
+            printed[" ".join(words)] = found(out + err)
     shutil.rmtree(short)
-    assert {name: slots for name, slots in said.items() if slots} == {}
+    assert {name: slots for name, slots in printed.items() if slots} == {}
 
 
 def test_point_15_no_secret_is_an_argument_or_in_a_url(planted: tuple[EchoUpstream, Path]) -> None:
     echo_upstream, file = planted
-    with running_gateway(loaded(file), journal=quiet(io.StringIO()), patience=FAST_RETRIES) as running:
+    with running_gateway(loaded(file), access_log=quiet(io.StringIO()), retry_settings=FAST_RETRIES) as running:
         provoke(GatewayHarness(running, io.StringIO(), file.parent), echo_upstream)
     assert found("".join(path for _, path, _, _ in echo_upstream.requests)) == []
     assert found(Path("/proc/self/cmdline").read_bytes()) == []

@@ -17,8 +17,8 @@ from dragoman.cli.detection import upstream_variables
 from dragoman.cli.run import child_environment
 from dragoman.gateway.explain import RefusalLog, encode_report
 from dragoman.gateway.layers import ConfigError
+from dragoman.gateway.secret_sources import ReferenceContext
 from dragoman.gateway.secrets import (
-    ReferenceContext,
     SecretUnavailable,
     load_or_create_key,
     make_private_folder,
@@ -89,9 +89,9 @@ def test_point_16_a_file_is_created_under_a_temporary_name_and_no_link_is_follow
     WRITERS[name](tmp_path / "a")
     encode_report = [each for each in opened if "lock" not in each[0]]
     assert encode_report
-    for path, flags, given in encode_report:
+    for path, flags, mode in encode_report:
         assert flags & os.O_EXCL and flags & os.O_CREAT and flags & os.O_NOFOLLOW, path
-        assert given == 0o600
+        assert mode == 0o600
         assert Path(path).name not in ("file", "file.json")  # a complete file is renamed into place
 
 
@@ -151,8 +151,8 @@ def test_point_16_a_file_that_is_readable_by_its_group_is_accepted(
     path = tmp_path / "key"
     path.write_text("a-secret-of-a-service")
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    for given, good in ((0o640, True), (0o440, True), (0o644, False), (0o660, False)):
-        path.chmod(given)
+    for mode, good in ((0o640, True), (0o440, True), (0o644, False), (0o660, False)):
+        path.chmod(mode)
         named = parse_reference("file:key", ReferenceContext({}, tmp_path, tmp_path))
         assert named is not None
         if good:
@@ -187,7 +187,9 @@ proxy = "env:PROXY_OF_B"
     environ = {name: f"secret-of-{name}" for name in names}
     hidden = upstream_variables(parse_config(text))
     for recipe in CLIENTS:
-        made = fill_setup(recipe, url="http://u", key="k", model="m", requested="", is_served=lambda _: True, listed=[])
-        child = child_environment({**environ, "PATH": "/bin"}, made, hidden)
+        setup = fill_setup(
+            recipe, url="http://u", key="k", model="m", requested="", is_served=lambda _: True, listed=[]
+        )
+        child = child_environment({**environ, "PATH": "/bin"}, setup, hidden)
         assert "secret-of" not in json.dumps(child)
         assert child["PATH"] == "/bin"

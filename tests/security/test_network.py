@@ -18,9 +18,9 @@ from dragoman.gateway.config import build_config
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.serve import listen
 from dragoman.wire.http import HttpRequest
-from dragoman.wire.jsonio import Json
 from tests.gateway.harness import KEY, GatewayHarness, anthropic_body, parse_config
 from tests.gateway.socket_client import serve_bytes
+from tests.security.admin_stub import AdminStub
 from tests.security.echo_upstream import EchoUpstream
 from tests.security.routes import ADMIN, DATA
 
@@ -190,7 +190,7 @@ def test_point_7_redirects_are_not_followed(harness: GatewayHarness, echo_upstre
 def test_point_8_forwarding_headers_are_ignored_by_default(
     harness: GatewayHarness, echo_upstream: EchoUpstream
 ) -> None:
-    said = {
+    lines = {
         "x_forwarded_host": "localhost",
         "x_forwarded_for": "127.0.0.1",
         "x_forwarded_proto": "https",
@@ -200,10 +200,10 @@ def test_point_8_forwarding_headers_are_ignored_by_default(
         "x_rewrite_url": "/healthz",
         "x_http_method_override": "GET",
     }
-    assert harness.request("/v1/messages", anthropic_body(), key=None, **said)[0] == 401
-    assert harness.request("/v1/messages", anthropic_body(), host="evil.test", **said)[0] == 421
+    assert harness.request("/v1/messages", anthropic_body(), key=None, **lines)[0] == 401
+    assert harness.request("/v1/messages", anthropic_body(), host="evil.test", **lines)[0] == 421
     before = len(echo_upstream.requests)
-    assert harness.request("/v1/messages", anthropic_body(), **said)[0] == 200
+    assert harness.request("/v1/messages", anthropic_body(), **lines)[0] == 200
     method, path, headers, _ = echo_upstream.requests[before]
     assert (method, path) == ("POST", "/v1/messages")
     assert not [
@@ -212,9 +212,9 @@ def test_point_8_forwarding_headers_are_ignored_by_default(
 
 
 def test_point_4_the_admin_port_serves_no_page_and_no_other_name() -> None:
-    asked = _Asked()
+    gateway = AdminStub()
     for ours in (True, False):
-        plane = admin.Admin(asked, is_private=ours)
+        plane = admin.Admin(gateway, is_private=ours)
         for method, path in ADMIN:
             for line in (
                 "host: evil.test",
@@ -224,32 +224,15 @@ def test_point_4_the_admin_port_serves_no_page_and_no_other_name() -> None:
             ):
                 answer = serve_bytes(plane.answer, f"{method} {path} HTTP/1.1\r\n{line}\r\n\r\n".encode())
                 assert answer.startswith(b"HTTP/1.1 421") and b"access-control" not in answer.lower()
-    assert asked.cleared == 0
-
-
-class _Asked:
-    cleared = 0
-    key = KEY
-
-    def status(self) -> dict[str, Json]:
-        return {}
-
-    def metrics(self) -> bytes:
-        return b""
-
-    def cooldowns(self) -> list[Json]:
-        return []
-
-    def clear(self, upstream: str) -> dict[str, Json]:
-        self.cleared += 1
-        return {"cleared": 1}
+    assert gateway.changes == 0
 
 
 def test_point_4_the_admin_port_changes_nothing(harness: GatewayHarness) -> None:
-    asked = _Asked()
-    head = f"POST /cooldowns/clear HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\n\r\n"
-    answer = serve_bytes(admin.Admin(asked, is_private=False).answer, head.encode())
-    assert answer.startswith(b"HTTP/1.1 405") and asked.cleared == 0
+    gateway = AdminStub()
+    for path in ("/cooldowns/clear", "/reload"):
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\n\r\n"
+        answer = serve_bytes(admin.Admin(gateway, is_private=False).answer, head.encode())
+        assert answer.startswith(b"HTTP/1.1 405") and gateway.changes == 0
     assert json.loads(harness.request("/v1/models", method="GET")[2])
     with pytest.raises((http.client.HTTPException, AssertionError)):  # the data plane does not serve it either
         assert harness.request("/cooldowns/clear", b"")[0] == 200

@@ -24,7 +24,7 @@ import dragoman
 import dragoman.dialects as registry
 from dragoman.conformance.laws import encode_events
 from dragoman.errors import Fault
-from dragoman.gateway.routing import matches_pattern
+from dragoman.gateway.model_names import matches_pattern
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.conversation import Stop, StopReason, Usage
 from dragoman.model.events import (
@@ -204,8 +204,10 @@ def expressions() -> dict[str, Expression]:
             for pattern in value if isinstance(value, tuple) else (value,):
                 if isinstance(pattern, re.Pattern):
                     used = re.findall(rf"\b{name}\.(match|fullmatch|search|sub|finditer|findall|split)\b", source)
-                    kept = found.setdefault(repr(pattern.pattern), Expression(pattern))
-                    kept.methods |= {each if "match" in each else "search" for each in used or ("match", "search")}
+                    expression = found.setdefault(repr(pattern.pattern), Expression(pattern))
+                    expression.methods |= {
+                        each if "match" in each else "search" for each in used or ("match", "search")
+                    }
     return found
 
 
@@ -230,14 +232,14 @@ EXPRESSIONS = expressions()
 def test_point_29_there_are_expressions_to_test() -> None:
     assert len(EXPRESSIONS) > 60
     in_functions = re.compile(r"^\s+(?:return )?re\.compile|= re\.compile\(f", re.MULTILINE)
-    made = [path.name for path in Path(dragoman.__path__[0]).rglob("*.py") if in_functions.search(path.read_text())]
-    assert set(made) <= MADE_LATER, "an expression that is made when it is needed is not tried here"
+    modules = [path.name for path in Path(dragoman.__path__[0]).rglob("*.py") if in_functions.search(path.read_text())]
+    assert set(modules) <= MADE_LATER, "an expression that is made when it is needed is not tried here"
 
 
 # Routes are tested below; raw tools and markers use alternatives of fixed words, whose linear time has its own tests;
 # the simulator is not a service; a table file is trusted configuration.
 MADE_LATER = {
-    "routing.py",
+    "model_names.py",
     "jsonio.py",
     "markers.py",
     "literals.py",

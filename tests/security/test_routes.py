@@ -23,12 +23,11 @@ from dragoman.gateway import admin
 from dragoman.gateway.admission import HeadCheck
 from dragoman.gateway.serve import running_gateway
 from dragoman.wire.http import HttpRequest
-from dragoman.wire.jsonio import Json
 from tests.gateway.harness import KEY, GatewayHarness, anthropic_body, parse_config, start_gateway
 from tests.gateway.socket_client import serve_bytes
+from tests.security.admin_stub import AdminStub
 from tests.security.echo_upstream import EchoUpstream
 from tests.security.routes import ABSENT, ADMIN, DATA, METHODS, OPEN, STORED
-from tests.security.test_network import _Asked
 
 SOURCE = Path(registry.__file__).parent
 # Every string in a binding that could be a path or its beginning. A new one is a new route: add it to routes.py first.
@@ -134,8 +133,15 @@ def test_route_inventory_only_probes_need_no_key_and_they_reveal_nothing(harness
         assert set(headers) <= {"content-type", "content-length", "date", "connection"}
 
 
-def test_route_inventory_the_admin_plane_is_five_routes() -> None:
-    plane = admin.Admin(_Asked(), is_private=True)
+def test_route_inventory_probes_have_no_other_method(harness: GatewayHarness) -> None:
+    for path in {path for _, path in OPEN}:
+        for method in METHODS:
+            if (method, path) not in OPEN:
+                assert harness.request(path, b"{}", method=method)[0] in (400, 404, 405), (method, path)
+
+
+def test_route_inventory_the_admin_plane_is_ten_routes() -> None:
+    plane = admin.Admin(AdminStub(), is_private=True)
     answered = set()
     for method in METHODS:
         for path in (*(path for _, path in ADMIN), *ABSENT, *(path for _, path, _ in DATA)):
@@ -181,8 +187,8 @@ def test_s8_sec_fetch_site_is_checked_for_every_origin(bare: GatewayHarness) -> 
 
 
 def request_to(host: str, **headers: str) -> HttpRequest:
-    given = {name.replace("_", "-"): value for name, value in headers.items()}
-    return HttpRequest("GET", "/healthz", headers=(("host", host), *given.items()))
+    all_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    return HttpRequest("GET", "/healthz", headers=(("host", host), *all_headers.items()))
 
 
 @pytest.mark.parametrize("bound", ["0.0.0.0", "::", "10.1.2.3"])
@@ -208,46 +214,26 @@ def test_s8_beyond_loopback_an_origin_is_accepted_only_if_it_equals_the_host(bou
     assert cross is not None and cross.status == 403
 
 
-class AdminStub:
-    """A stub of the gateway for the admin plane."""
-
-    key = KEY
-    cleared = 0
-
-    def status(self) -> dict[str, Json]:
-        return {"state": "ready"}
-
-    def metrics(self) -> bytes:
-        return b"a_metric 1\n"
-
-    def cooldowns(self) -> list[Json]:
-        return []
-
-    def clear(self, upstream: str) -> dict[str, Json]:
-        self.cleared += 1
-        return {"cleared": 1}
-
-
 @pytest.mark.parametrize(
-    "given", ["", "x-api-key: wrong", "authorization: Bearer wrong", f"authorization: Basic {KEY}"]
+    "header", ["", "x-api-key: wrong", "authorization: Bearer wrong", f"authorization: Basic {KEY}"]
 )
-def test_s8_the_admin_port_needs_the_key_on_every_route(given: str) -> None:
+def test_s8_the_admin_port_needs_the_key_on_every_route(header: str) -> None:
     """S8: the admin port needed no key."""
     request_to = AdminStub()
     port, private = admin.Admin(request_to, is_private=False), admin.Admin(request_to, is_private=True)
-    lines = f"host: localhost\r\n{given}\r\n" if given else "host: localhost\r\n"
+    lines = f"host: localhost\r\n{header}\r\n" if header else "host: localhost\r\n"
     for method, path in [*ADMIN, ("GET", "/nothing")]:
         answer = serve_bytes(port.answer, f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode())
         assert answer.startswith(b"HTTP/1.1 401 ") and b"metric 1" not in answer and b"ready" not in answer
-    assert request_to.cleared == 0
+    assert request_to.changes == 0
     assert serve_bytes(private.answer, f"GET /status HTTP/1.1\r\n{lines}\r\n".encode()).startswith(b"HTTP/1.1 200 ")
 
 
-@pytest.mark.parametrize("given", [f"x-api-key: {KEY}", f"Authorization: Bearer {KEY}"])
-def test_s8_the_admin_port_answers_with_the_key(given: str) -> None:
+@pytest.mark.parametrize("header", [f"x-api-key: {KEY}", f"Authorization: Bearer {KEY}"])
+def test_s8_the_admin_port_answers_with_the_key(header: str) -> None:
     port = admin.Admin(AdminStub(), is_private=False)
-    for path in ("/status", "/metrics", "/cooldowns", "/healthz"):
-        head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\n{given}\r\n\r\n"
+    for path in ("/status", "/models", "/metrics", "/cooldowns", "/log", "/requests", "/activity", "/healthz"):
+        head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\n{header}\r\n\r\n"
         assert serve_bytes(port.answer, head.encode()).startswith(b"HTTP/1.1 200 ")
 
 

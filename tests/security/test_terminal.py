@@ -17,8 +17,9 @@ from dragoman.cli.doctor import _print
 from dragoman.cli.doctor_checks import Check
 from dragoman.cli.sim import _print_exchange
 from dragoman.cli.terminal import Paint, one_line, plain
-from dragoman.gateway.access_log import AccessLog, Record
+from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.explain import RefusalLog, encode_report
+from dragoman.gateway.records import Record
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secrets import app_folders
 from dragoman.gateway.show import toml_value
@@ -74,9 +75,9 @@ def test_point_34_an_upstream_error_in_agent_is_harmless(
 
 
 def test_point_34_explain_output_is_harmless(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    kept = refusal("req_1", json.dumps({"text": HOSTILE}))
-    kept = structs.replace(kept, fault=HOSTILE, model="m", upstream="u")
-    assert RefusalLog(app_folders(os.environ).state / "refusals").write(kept.id, encode_report(kept))
+    report = refusal("req_1", json.dumps({"text": HOSTILE}))
+    report = structs.replace(report, fault=HOSTILE, model="m", upstream="u")
+    assert RefusalLog(app_folders(os.environ).state / "refusals").write(report.id, encode_report(report))
     for words in (("explain",), ("explain", "last"), ("explain", "--json"), ("explain", "last", "--json")):
         assert harmless(output_of(capfd, *words))
 
@@ -149,11 +150,11 @@ def test_point_34_log_lines_and_other_output_are_harmless(capfd: pytest.CaptureF
     forms: tuple[Literal["text", "json"], ...] = ("text", "json")
     for form in forms:
         stream = io.StringIO()
-        journal = AccessLog(Redactor(), stream=stream, form=form, level="debug")
+        access_log = AccessLog(Redactor(), stream=stream, form=form, level="debug")
         record = Record("req_1", "POST", "/v1/messages")
         record.outcome, record.error, record.model = "failed", HOSTILE, HOSTILE
-        journal.request(record)
-        journal.event("error", "bug", error=HOSTILE)
+        access_log.request(record)
+        access_log.event("error", "bug", error=HOSTILE)
         lines = stream.getvalue()
         if form == "text":
             assert harmless(lines)

@@ -32,8 +32,8 @@ def fixed_environment() -> Environment:
 @dataclass(frozen=True)
 class Story:
     folder: Path
-    asked: str
-    answered: str
+    client: str
+    upstream: str
     raw_tools: str = ""
 
     def __str__(self) -> str:
@@ -41,12 +41,12 @@ class Story:
 
     @property
     def request(self) -> bytes:
-        return (self.folder / f"{self.asked}.request.json").read_bytes()
+        return (self.folder / f"{self.client}.request.json").read_bytes()
 
     @property
     def stream(self) -> bytes:
         """The upstream's answer as it stood on the wire."""
-        return wire_bytes(registry.get(self.answered), (self.folder / f"{self.answered}.stream").read_bytes())
+        return wire_bytes(registry.get(self.upstream), (self.folder / f"{self.upstream}.stream").read_bytes())
 
 
 def stories() -> list[Story]:
@@ -62,43 +62,43 @@ def _load(folder: Path) -> Story:
 def render_story(story: Story) -> dict[str, bytes]:
     """Every generated file of a story."""
     files: dict[str, bytes] = {}
-    client, upstream = registry.get(story.asked), registry.get(story.answered)
-    asked = client.codec.parse_request(client.binding.unwrap(jsonio.decode(story.request)))
-    files["conversation.json"] = canonical_json(asked)
+    client, upstream = registry.get(story.client), registry.get(story.upstream)
+    conversation = client.codec.parse_request(client.binding.unwrap(jsonio.decode(story.request)))
+    files["conversation.json"] = canonical_json(conversation)
     notes: list[str] = []
     for name in registry.names():
         target = registry.get(name)
-        if name != story.asked:
-            made = plan(client, target, asked)
+        if name != story.client:
+            planned = plan(client, target, conversation)
             files[f"{name}.request.json"] = (
-                jsonio.encode_pretty(jsonio.decode(target.binding.wrap(made.call()).body)) + b"\n"
+                jsonio.encode_pretty(jsonio.decode(target.binding.wrap(planned.call()).body)) + b"\n"
             )
-            notes += [f"request {story.asked} -> {name}: {note}" for note in made.notes]
-    events = [event for step in stream_steps(upstream, asked, story.stream) for event in step.events]
+            notes += [f"request {story.client} -> {name}: {note}" for note in planned.notes]
+    events = [event for step in stream_steps(upstream, conversation, story.stream) for event in step.events]
     files["events.jsonl"] = b"".join(jsonio.encode(_readable(event)) + b"\n" for event in events)
     for name in registry.names():
         target = registry.get(name)
-        if name == story.answered:
+        if name == story.upstream:
             continue
-        answer = ResponseTranslator(_plan_for(story, target, upstream, asked), fixed_environment())
+        answer = ResponseTranslator(_plan_for(story, target, upstream, conversation), fixed_environment())
         raw = answer.feed(story.stream) + answer.close()
         files[f"{name}.stream"] = story_text(target, raw)
-        notes += [f"answer {story.answered} -> {name}: {note}" for note in answer.notes]
+        notes += [f"answer {story.upstream} -> {name}: {note}" for note in answer.notes]
     files["notes.txt"] = "".join(f"{note}\n" for note in notes).encode()
     return files
 
 
-def _plan_for(story: Story, client: Dialect, upstream: Dialect, asked: Conversation) -> Plan:
+def _plan_for(story: Story, client: Dialect, upstream: Dialect, conversation: Conversation) -> Plan:
     """The story's question as if a client of that dialect had asked it."""
-    if client.name == story.asked:
-        return plan(client, upstream, asked)
-    spoken = plan(registry.get(story.asked), client, asked)
-    again = client.codec.parse_request(client.binding.unwrap(jsonio.decode(client.binding.wrap(spoken.call()).body)))
+    if client.name == story.client:
+        return plan(client, upstream, conversation)
+    planned = plan(registry.get(story.client), client, conversation)
+    again = client.codec.parse_request(client.binding.unwrap(jsonio.decode(client.binding.wrap(planned.call()).body)))
     return plan(client, upstream, again)
 
 
-def stream_steps(dialect: Dialect, asked: Conversation, data: bytes):  # type: ignore[no-untyped-def]
-    reader = StreamReader(dialect.binding.frame_decoder(), dialect.codec.decoder(asked, fixed_environment()))
+def stream_steps(dialect: Dialect, conversation: Conversation, data: bytes):  # type: ignore[no-untyped-def]
+    reader = StreamReader(dialect.binding.frame_decoder(), dialect.codec.decoder(conversation, fixed_environment()))
     return [*reader.feed(data), *reader.close()]
 
 
@@ -113,10 +113,10 @@ def _readable(value: Conversation | Event) -> object:
 
 def _without_noise(value: object) -> object:
     if isinstance(value, dict):
-        kept = {name: _without_noise(each) for name, each in value.items() if name not in ("at", "place", "spelling")}
+        fields = {name: _without_noise(each) for name, each in value.items() if name not in ("at", "place", "spelling")}
         return {
             name: each
-            for name, each in kept.items()
+            for name, each in fields.items()
             if each is not None and each is not False and each not in ("", [], {})
         }
     return [_without_noise(each) for each in value] if isinstance(value, list | tuple) else value

@@ -263,10 +263,10 @@ WITHOUT: tuple[dict[str, Any], ...] = ({}, {"model": None}, {"model": ""}, {"mod
 
 
 @pytest.mark.parametrize("target", registry.names())
-@pytest.mark.parametrize("given", WITHOUT, ids=["absent", "null", "empty", "blank"])
+@pytest.mark.parametrize("body", WITHOUT, ids=["absent", "null", "empty", "blank"])
 @pytest.mark.parametrize("source", BODIES)
-def test_l7_a_request_without_a_model_names_the_option(source: str, given: dict[str, Any], target: str) -> None:
-    named = {FIELDS.get(source, "model"): value for value in given.values()} if source != "kiro" else {}
+def test_l7_a_request_without_a_model_names_the_option(source: str, body: dict[str, Any], target: str) -> None:
+    named = {FIELDS.get(source, "model"): value for value in body.values()} if source != "kiro" else {}
     if source in ("anthropic", "openai", "responses"):  # their bodies have a field for it
         with pytest.raises(MalformedRequest) as refused:
             dragoman.translate_request({**BODIES[source], **named}, source=source, target=target)
@@ -293,29 +293,29 @@ def test_l7_an_empty_option_is_no_model(model: str) -> None:
 def test_l7_the_command_line_says_so_and_exits_with_2(
     source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = tmp_path / "asked.json"
-    asked.write_text(json.dumps(BODIES[source]))
-    assert main(["translate", "--from", source, "--to", "openai", str(asked)]) == 2
+    file = tmp_path / "asked.json"
+    file.write_text(json.dumps(BODIES[source]))
+    assert main(["translate", "--from", source, "--to", "openai", str(file)]) == 2
     shown = capsys.readouterr()
     assert "--model" in shown.err and not shown.out
 
 
 @pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses"])
-@pytest.mark.parametrize("given", WITHOUT, ids=["absent", "null", "empty", "blank"])
-def test_l7_a_binding_refuses_a_body_without_a_model(dialect: str, given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("fields", WITHOUT, ids=["absent", "null", "empty", "blank"])
+def test_l7_a_binding_refuses_a_body_without_a_model(dialect: str, fields: dict[str, Any]) -> None:
     """As the gateway reads it."""
     known = registry.get(dialect)
-    asked = known.binding.wrap(known.binding.unwrap({**BODIES[dialect], "model": "m"}))
-    body = json.dumps({**BODIES[dialect], **given}).encode()
+    request = known.binding.wrap(known.binding.unwrap({**BODIES[dialect], "model": "m"}))
+    body = json.dumps({**BODIES[dialect], **fields}).encode()
     with pytest.raises(MalformedRequest) as refused:
-        known.binding.match(HttpRequest("POST", asked.path, headers=asked.headers, body=body))
+        known.binding.match(HttpRequest("POST", request.path, headers=request.headers, body=body))
     assert refused.value.fault.at == "model"
 
 
 def test_l7_check_still_misses_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = tmp_path / "asked.json"
-    asked.write_text(json.dumps(BODIES["openai"]))
-    assert main(["check", "--dialect", "openai", str(asked)]) == 1
+    file = tmp_path / "asked.json"
+    file.write_text(json.dumps(BODIES["openai"]))
+    assert main(["check", "--dialect", "openai", str(file)]) == 1
     assert "model" in capsys.readouterr().err
 
 

@@ -309,7 +309,7 @@ def numbered(*events: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**each, "sequence_number": number} for number, each in enumerate(events)]
 
 
-def spoken(index: int = 0, *, parts: bool = True) -> list[dict[str, Any]]:
+def text_events(index: int = 0, *, parts: bool = True) -> list[dict[str, Any]]:
     part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
     at = {"output_index": index, "content_index": 0, "item_id": "msg_1"}
     return [
@@ -345,9 +345,9 @@ THOUGHT = [
 ]
 
 EVENTS: dict[str, list[Any]] = {
-    "openai": numbered(created(), IN_PROGRESS, *THOUGHT, *spoken(1), completed(REASONING, MESSAGE)),
+    "openai": numbered(created(), IN_PROGRESS, *THOUGHT, *text_events(1), completed(REASONING, MESSAGE)),
     "openai, called": numbered(created(), IN_PROGRESS, *called(), completed(FUNCTION_CALL)),
-    "openai, keepalive": numbered(event("keepalive"), created(), IN_PROGRESS, IN_PROGRESS, event("keepalive"), *spoken(), completed(MESSAGE)),
+    "openai, keepalive": numbered(event("keepalive"), created(), IN_PROGRESS, IN_PROGRESS, event("keepalive"), *text_events(), completed(MESSAGE)),
     "openai, search": numbered(
         created(),
         event("response.output_item.added", output_index=0, item={**SEARCH, "status": "in_progress"}),
@@ -355,16 +355,16 @@ EVENTS: dict[str, list[Any]] = {
         event("response.web_search_call.searching", output_index=0, item_id="ws_1"),
         event("response.web_search_call.completed", output_index=0, item_id="ws_1"),
         event("response.output_item.done", output_index=0, item=SEARCH),
-        *spoken(1)[:3],
+        *text_events(1)[:3],
         event("response.output_text.annotation.added", output_index=1, content_index=0, annotation_index=0, annotation={"type": "url_citation"}),
-        *spoken(1)[3:],
+        *text_events(1)[3:],
         completed(SEARCH, MESSAGE),
     ),
     "codex backend": [*numbered(created(), *called(), completed())],
-    "no numbers": [created(), *spoken(), completed(MESSAGE)],
-    "no usage details": numbered(created(), *spoken(), completed(MESSAGE, usage={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3})),
-    "no usage": numbered(created(), *spoken(), completed(MESSAGE, usage=None)),
-    "vllm, no parts": numbered(created(), IN_PROGRESS, *spoken(parts=False), completed(MESSAGE)),
+    "no numbers": [created(), *text_events(), completed(MESSAGE)],
+    "no usage details": numbered(created(), *text_events(), completed(MESSAGE, usage={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3})),
+    "no usage": numbered(created(), *text_events(), completed(MESSAGE, usage=None)),
+    "vllm, no parts": numbered(created(), IN_PROGRESS, *text_events(parts=False), completed(MESSAGE)),
     "vllm, reasoning parts": numbered(
         created(),
         event("response.output_item.added", output_index=0, item={**REASONING, "status": "in_progress"}),
@@ -372,16 +372,16 @@ EVENTS: dict[str, list[Any]] = {
         event("response.reasoning_text.delta", output_index=0, content_index=0, delta="t"),
         event("response.reasoning_text.done", output_index=0, content_index=0, text="t"),
         event("response.output_item.done", output_index=0, item=REASONING),
-        *spoken(1),
+        *text_events(1),
         completed(REASONING, MESSAGE),
     ),
-    "one index for all": numbered(created(), *THOUGHT, *spoken(0), completed(REASONING, MESSAGE)),
+    "one index for all": numbered(created(), *THOUGHT, *text_events(0), completed(REASONING, MESSAGE)),
     "xai, done only": numbered(created(), IN_PROGRESS, event("response.output_item.done", output_index=0, item=FUNCTION_CALL), completed(FUNCTION_CALL)),
     "ids differ": numbered(created(), *called()[:3], event("response.output_item.done", output_index=0, item={**FUNCTION_CALL, "id": "fc_other"}), completed(FUNCTION_CALL)),
-    "ends with [DONE]": [*numbered(created(), *spoken(), completed(MESSAGE)), "[DONE]"],
+    "ends with [DONE]": [*numbered(created(), *text_events(), completed(MESSAGE)), "[DONE]"],
     "failed": numbered(created(), event("response.failed", response={"id": "resp_1", "status": "failed", "error": {"code": "server_error", "message": "m"}})),
     "an error": numbered(created(), event("error", code="rate_limit_exceeded", message="m", param=None)),
-    "incomplete": numbered(created(), *spoken(), event("response.incomplete", response={"id": "resp_1", "status": "incomplete", "output": [MESSAGE], "incomplete_details": {"reason": "max_output_tokens"}, "usage": R_USAGE})),
+    "incomplete": numbered(created(), *text_events(), event("response.incomplete", response={"id": "resp_1", "status": "incomplete", "output": [MESSAGE], "incomplete_details": {"reason": "max_output_tokens"}, "usage": R_USAGE})),
     "reasoning without a summary": numbered(created(), event("response.output_item.done", output_index=0, item={"type": "reasoning", "id": "rs_1", "content": []}), completed()),
 }  # fmt: skip
 
@@ -395,13 +395,13 @@ def test_l32_responses_streams_of_real_services_have_no_errors(vendor: str, name
 @pytest.mark.parametrize(
     ("events", "rule"),
     [
-        ([created(), *spoken()], "no_end"),
-        ([*spoken(), completed(MESSAGE)], "no_created"),
+        ([created(), *text_events()], "no_end"),
+        ([*text_events(), completed(MESSAGE)], "no_created"),
         ([created(), *called()[:3], completed()], "open_call"),
         ([created(), *called()[:3], event("response.output_item.done", output_index=0, item={**FUNCTION_CALL, "arguments": {}}), completed()], "item_field"),
         ([created(), event("response.completed", response={"status": "completed", "output": []})], "response"),
-        ([created(), *spoken()[:2], event("response.output_text.delta", output_index=0, content_index=0, delta=None), *spoken()[3:], completed(MESSAGE)], "delta"),
-        ([created(), *spoken(), completed(MESSAGE, usage={"input_tokens": "1"})], "usage"),
+        ([created(), *text_events()[:2], event("response.output_text.delta", output_index=0, content_index=0, delta=None), *text_events()[3:], completed(MESSAGE)], "delta"),
+        ([created(), *text_events(), completed(MESSAGE, usage={"input_tokens": "1"})], "usage"),
     ],
 )  # fmt: skip
 def test_what_breaks_clients_of_responses_is_an_error_still(events: list[Any], rule: str) -> None:
@@ -515,7 +515,7 @@ def test_l32_check_takes_what_translate_prints(
     source: str, target: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every pair: a request with a tool loop is translated into the source's dialect, then by both commands."""
-    asked = {
+    body = {
         "model": "claude-sonnet-4.5",
         "messages": [
             ASK,
@@ -524,10 +524,10 @@ def test_l32_check_takes_what_translate_prints(
         ],
         "tools": [{"type": "function", "function": FUNCTION}],
     }  # fmt: skip
-    given = tmp_path / "asked.json"
-    given.write_text(json.dumps(asked))
+    file = tmp_path / "asked.json"
+    file.write_text(json.dumps(body))
     for start, end in (("openai", source), (source, target)):
-        assert main(["translate", "--from", start, "--to", end, "--model", "claude-sonnet-4.5", str(given)]) == 0
-        given.write_text(capsys.readouterr().out)
-        assert main(["check", "--strict", "--dialect", end, str(given)]) == 0
+        assert main(["translate", "--from", start, "--to", end, "--model", "claude-sonnet-4.5", str(file)]) == 0
+        file.write_text(capsys.readouterr().out)
+        assert main(["check", "--strict", "--dialect", end, str(file)]) == 0
         assert capsys.readouterr().out == ""

@@ -13,8 +13,8 @@ import pytest
 STORY = Path(__file__).parent.parent / "stories"
 
 
-def run(*arguments: str, given: str | bytes = b"") -> tuple[int, str, str]:
-    data = given.encode() if isinstance(given, str) else given
+def run(*arguments: str, stdin: str | bytes = b"") -> tuple[int, str, str]:
+    data = stdin.encode() if isinstance(stdin, str) else stdin
     done = subprocess.run([sys.executable, "-m", "dragoman", *arguments], input=data, capture_output=True, check=False)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
@@ -36,7 +36,7 @@ def test_an_unknown_command_gets_the_nearest() -> None:
 
 
 def test_translate_prints_the_body_and_explains_on_standard_error() -> None:
-    status, out, error = run("translate", *BOTH, "--explain", given=json.dumps(BODY))
+    status, out, error = run("translate", *BOTH, "--explain", stdin=json.dumps(BODY))
     assert status == 0
     assert json.loads(out)["messages"] == [{"role": "user", "content": "hi"}]
     assert error == "[knob.dropped] dropped top_k: the target has no setting top_k\n"
@@ -54,20 +54,20 @@ def test_translate_as_json_with_the_notes(tmp_path: Path) -> None:
 
 
 def test_strict_exits_with_3_when_something_was_lost() -> None:
-    assert run("translate", *BOTH, "--strict", given=json.dumps(BODY))[0] == 3
+    assert run("translate", *BOTH, "--strict", stdin=json.dumps(BODY))[0] == 3
     whole = {name: value for name, value in BODY.items() if name != "top_k"}
-    assert run("translate", *BOTH, "--strict", given=json.dumps(whole))[0] == 0
+    assert run("translate", *BOTH, "--strict", stdin=json.dumps(whole))[0] == 0
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("text", "expected"),
     [
         ("{", "not JSON"),
         ('{"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": 7}]}', "messages[0].content"),
     ],
 )
-def test_bad_input_exits_with_1_and_a_sentence_naming_the_path(given: str, expected: str) -> None:
-    status, out, error = run("translate", *BOTH, given=given)
+def test_bad_input_exits_with_1_and_a_sentence_naming_the_path(text: str, expected: str) -> None:
+    status, out, error = run("translate", *BOTH, stdin=text)
     assert (status, out) == (1, "")
     assert error.startswith("dragoman: ")
     assert expected in error
@@ -76,9 +76,9 @@ def test_bad_input_exits_with_1_and_a_sentence_naming_the_path(given: str, expec
 
 def test_wrong_usage_exits_with_2() -> None:
     assert run("translate", "--from", "anthropic")[0] == 2
-    assert run("translate", "--from", "klingon", "--to", "openai", given="{}")[0] == 2
-    assert run("translate", *BOTH, "--set", "nonsense", given="{}")[0] == 2
-    assert run("check", "--dialect", "klingon", given="{}")[0] == 2
+    assert run("translate", "--from", "klingon", "--to", "openai", stdin="{}")[0] == 2
+    assert run("translate", *BOTH, "--set", "nonsense", stdin="{}")[0] == 2
+    assert run("check", "--dialect", "klingon", stdin="{}")[0] == 2
 
 
 def test_a_missing_file_exits_with_1() -> None:
@@ -112,21 +112,21 @@ def test_a_reply_is_translated() -> None:
     message = {"role": "assistant", "content": "hi"}
     reply = {"id": "c", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
     status, out, _ = run(
-        "translate", "--what", "reply", "--from", "openai", "--to", "anthropic", given=json.dumps(reply)
+        "translate", "--what", "reply", "--from", "openai", "--to", "anthropic", stdin=json.dumps(reply)
     )
     assert (status, json.loads(out)["content"]) == (0, [{"type": "text", "text": "hi"}])
 
 
 def test_check_names_each_breach_and_exits_with_3() -> None:
     bad = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": " "}]}]}
-    status, out, _ = run("check", "--dialect", "anthropic", given=json.dumps(bad))
+    status, out, _ = run("check", "--dialect", "anthropic", stdin=json.dumps(bad))
     assert status == 3
     assert [line.split(" ")[:2] for line in out.splitlines()] == [
         ["[anthropic.max_tokens.required]", "max_tokens:"],
         ["advice", "[anthropic.text.blank]"],
     ]
     assert all(line.endswith("(observed)") for line in out.splitlines())
-    assert json.loads(run("check", "--json", "--dialect", "anthropic", given=json.dumps(bad))[1])[0]["at"]
+    assert json.loads(run("check", "--json", "--dialect", "anthropic", stdin=json.dumps(bad))[1])[0]["at"]
 
 
 @pytest.mark.parametrize("dialect", ["anthropic", "openai"])
@@ -140,7 +140,7 @@ def test_check_of_our_own_streams_finds_nothing(dialect: str) -> None:
 
 def test_check_of_a_stream_finds_what_is_wrong() -> None:
     stream = 'event: message_start\ndata: {"type":"ping"}\n\n'
-    status, out, _ = run("check", "--what", "stream", "--dialect", "anthropic", given=stream)
+    status, out, _ = run("check", "--what", "stream", "--dialect", "anthropic", stdin=stream)
     assert status == 3
     assert "anthropic.stream" in out
 

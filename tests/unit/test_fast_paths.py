@@ -96,7 +96,7 @@ def test_an_exact_request_says_what_is_read_of_a_matched_one(used: Any, body: An
         return
     call = dialect.binding.match(request)
     assert call is not None
-    assert repr(exact.asked) == repr(dialect.codec.parse_request(call))
+    assert repr(exact.conversation) == repr(dialect.codec.parse_request(call))
     assert structs.replace(exact.call, body=None) == structs.replace(call, body=None)
     depths = [check_tree(each.body, len(data), RequestLimits()).depth for each in (exact.call, call)]
     assert max(depths[0], 8) == max(depths[1], 8)  # the least limit
@@ -104,9 +104,9 @@ def test_an_exact_request_says_what_is_read_of_a_matched_one(used: Any, body: An
 
 def test_the_bench_asks_in_the_documented_shape() -> None:
     """Otherwise the test above would test nothing."""
-    asked = HttpRequest("POST", "/v1/messages", body=request_body("anthropic", "pairs", "m", stream=True))
+    request = HttpRequest("POST", "/v1/messages", body=request_body("anthropic", "pairs", "m", stream=True))
     exact = registry.get("anthropic").typed_reader
-    assert exact is not None and exact(asked) is not None
+    assert exact is not None and exact(request) is not None
 
 
 calls = objects(
@@ -130,10 +130,10 @@ def test_chat_messages_of_the_documented_shape_are_read_as_all_others(body: Any)
         assert short == read("openai", body)
 
 
-def paired_needs_no_pairing(asked: Conversation) -> None:
-    short, short_notes = PairTools().forward(asked, notes := Notes(), Facts())[0], notes
+def paired_needs_no_pairing(conversation: Conversation) -> None:
+    short, short_notes = PairTools().forward(conversation, notes := Notes(), Facts())[0], notes
     with patch.object(pairing, "_is_paired", lambda *_: False):
-        long, long_notes = PairTools().forward(asked, notes := Notes(), Facts())[0], notes
+        long, long_notes = PairTools().forward(conversation, notes := Notes(), Facts())[0], notes
     assert (short, list(short_notes)) == (long, list(long_notes))
 
 
@@ -146,59 +146,61 @@ SHORT_CUTS: list[tuple[Any, str, Any]] = [
 ]
 
 
-def plan_outcome(upstream: str, asked: Conversation) -> Any:
+def plan_outcome(upstream: str, conversation: Conversation) -> Any:
     """Return the translated request and its notes, or the error. The order of notes does not matter."""
     try:
-        made = plan(registry.get("anthropic"), registry.get(upstream), asked)
-        sent = registry.get(upstream).binding.wrap(made.call())
-        return made.translated, sent.body, sorted(map(str, made.notes))
+        planned = plan(registry.get("anthropic"), registry.get(upstream), conversation)
+        sent = registry.get(upstream).binding.wrap(planned.call())
+        return planned.translated, sent.body, sorted(map(str, planned.notes))
     except DragomanError as error:
         return type(error), str(error)
 
 
 @settings(max_examples=60)
-@given(asked=strategies.conversations(), upstream=st.sampled_from(["kiro", "anthropic", "openai"]))
-def test_a_filter_that_need_not_look_would_have_changed_nothing(upstream: str, asked: Conversation) -> None:
-    short = plan_outcome(upstream, asked)
+@given(conversation=strategies.conversations(), upstream=st.sampled_from(["kiro", "anthropic", "openai"]))
+def test_a_filter_that_need_not_look_would_have_changed_nothing(upstream: str, conversation: Conversation) -> None:
+    short = plan_outcome(upstream, conversation)
     for where, name, answer in SHORT_CUTS:
         note(name)
         with patch.object(where, name, lambda *_, answer=answer: answer):
-            assert plan_outcome(upstream, structs.replace(asked)) == short
+            assert plan_outcome(upstream, structs.replace(conversation)) == short
 
 
 @settings(max_examples=50)
-@given(asked=strategies.conversations(), upstream=st.sampled_from(["kiro", "anthropic", "openai", "gemini"]))
-def test_what_is_known_of_a_plan_is_so(upstream: str, asked: Conversation) -> None:
+@given(conversation=strategies.conversations(), upstream=st.sampled_from(["kiro", "anthropic", "openai", "gemini"]))
+def test_what_is_known_of_a_plan_is_so(upstream: str, conversation: Conversation) -> None:
     try:
-        sent = plan(registry.get("anthropic"), registry.get(upstream), asked).translated
+        sent = plan(registry.get("anthropic"), registry.get(upstream), conversation).translated
     except DragomanError:
         return
     assert to_canonical(sent) == sent
 
 
 @given(strategies.conversations())
-def test_what_is_known_of_a_conversation_is_so(asked: Conversation) -> None:
-    paired_needs_no_pairing(asked)
-    inventory_has_every_block_once(asked)
-    conversation_is_as_long_as_its_parts(asked)
+def test_what_is_known_of_a_conversation_is_so(conversation: Conversation) -> None:
+    paired_needs_no_pairing(conversation)
+    inventory_has_every_block_once(conversation)
+    conversation_is_as_long_as_its_parts(conversation)
     for name in NAMES:
         note(name)
-        head_of_a_call_is_that_of_the_whole_call(name, asked)
+        head_of_a_call_is_that_of_the_whole_call(name, conversation)
 
 
-def inventory_has_every_block_once(asked: Conversation) -> None:
-    held = inventory(asked.messages)
-    listed = [*held.texts, *held.calls, *held.results, *held.thoughts, *held.others]
-    blocks = [block for message in asked.messages for block in message.blocks]
+def inventory_has_every_block_once(conversation: Conversation) -> None:
+    contents = inventory(conversation.messages)
+    listed = [*contents.texts, *contents.calls, *contents.results, *contents.thoughts, *contents.others]
+    blocks = [block for message in conversation.messages for block in message.blocks]
     assert sorted(map(id, listed)) == sorted(map(id, blocks))
-    assert held.kinds == {type(block) for block in blocks}
-    assert held.parts == [part for block in blocks if isinstance(block, ToolResult) for part in block.content]
+    assert contents.kinds == {type(block) for block in blocks}
+    assert contents.parts == [part for block in blocks if isinstance(block, ToolResult) for part in block.content]
 
 
-def conversation_is_as_long_as_its_parts(asked: Conversation) -> None:
-    around = estimate_input_tokens(structs.replace(asked, messages=(), system=()))
-    system = sum(estimate_tokens(text.text) for text in asked.system)
-    assert estimate_input_tokens(asked) == around + system + sum(map(estimate_message_tokens, asked.messages))
+def conversation_is_as_long_as_its_parts(conversation: Conversation) -> None:
+    around = estimate_input_tokens(structs.replace(conversation, messages=(), system=()))
+    system = sum(estimate_tokens(text.text) for text in conversation.system)
+    assert estimate_input_tokens(conversation) == around + system + sum(
+        map(estimate_message_tokens, conversation.messages)
+    )
 
 
 def test_a_place_is_named_by_its_steps() -> None:
@@ -216,32 +218,32 @@ def test_a_place_is_named_by_its_steps() -> None:
 
 def test_a_thought_with_a_lone_surrogate_becomes_text_without_it() -> None:
     thought = Reasoning("half \ud800", "kiro", Signature("kiro", "sealed"))
-    asked = Conversation(
+    conversation = Conversation(
         "m", (Message("user", (Text("a"),)), Message("assistant", (thought,)), Message("user", (Text("b"),)))
     )
-    made = plan(registry.get("kiro"), registry.get("kiro"), asked)
-    assert b"\\ud800" not in registry.get("kiro").binding.wrap(made.call()).body
-    assert {"kiro.text.surrogate", "kiro.thinking.wrapped"} <= {note.rule for note in made.notes}
+    planned = plan(registry.get("kiro"), registry.get("kiro"), conversation)
+    assert b"\\ud800" not in registry.get("kiro").binding.wrap(planned.call()).body
+    assert {"kiro.text.surrogate", "kiro.thinking.wrapped"} <= {note.rule for note in planned.notes}
 
 
-def head_of_a_call_is_that_of_the_whole_call(name: str, asked: Conversation) -> None:
+def head_of_a_call_is_that_of_the_whole_call(name: str, conversation: Conversation) -> None:
     dialect = registry.get(name)
     try:
-        made = plan(dialect, dialect, asked)
+        planned = plan(dialect, dialect, conversation)
     except DragomanError:
         return
-    whole, head = dialect.binding.wrap(made.call()), dialect.binding.wrap(made.request_head())
+    whole, head = dialect.binding.wrap(planned.call()), dialect.binding.wrap(planned.request_head())
     assert structs.replace(head, body=whole.body) == whole
 
 
 def test_facts_are_those_of_the_messages_that_are_there() -> None:
-    facts, asked = Facts(), Conversation("m", (Message("user", (Text("a"),)),))
-    assert facts.inventory(asked).kinds == {Text} and facts.plain(asked)
+    facts, conversation = Facts(), Conversation("m", (Message("user", (Text("a"),)),))
+    assert facts.inventory(conversation).kinds == {Text} and facts.plain(conversation)
     changed = structs.replace(
-        asked, messages=(Message("assistant", (Text("a", cache=CacheBreakpoint()), Reasoning("b"))),)
+        conversation, messages=(Message("assistant", (Text("a", cache=CacheBreakpoint()), Reasoning("b"))),)
     )
     assert facts.inventory(changed).kinds == {Text, Reasoning} and not facts.plain(changed)
-    assert facts.plain(asked)
+    assert facts.plain(conversation)
 
 
 def test_a_copy_of_a_request_does_not_keep_what_was_read_of_its_body() -> None:

@@ -234,14 +234,14 @@ def test_rows_25_to_27_arguments_in_history_become_an_object(
 
 def history(*ids: str, results: tuple[str, ...] | None = None, name: str = "f") -> dict[str, Any]:
     calls = [{"id": each, "type": "function", "function": {"name": name, "arguments": "{}"}} for each in ids]
-    answers = [{"role": "tool", "tool_call_id": each, "content": f"r{each}"} for each in results or ids]
+    tool_messages = [{"role": "tool", "tool_call_id": each, "content": f"r{each}"} for each in results or ids]
     return {
         "model": "m",
         "tools": [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}],
         "messages": [
             {"role": "user", "content": "x"},
             {"role": "assistant", "content": None, "tool_calls": calls},
-            *answers,
+            *tool_messages,
             {"role": "user", "content": "go on"},
         ],
     }
@@ -427,7 +427,7 @@ def test_case_20_empty_result_and_empty_text_beside_a_call() -> None:
 
 
 def test_a_held_block_over_the_limit_ends_with_the_dialects_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.filters.response.HELD_LIMIT", 100)
+    monkeypatch.setattr("dragoman.filters.response.BUFFER_LIMIT", 100)
     stream = chat(tool(0, '{"a', id="a", name="f"), tool(1, '{"a":"' + "x" * 101, id="b", name="g"), ({}, "tool_calls"))
     frames = translated(stream)
     assert kinds(frames)[-1] == "error"

@@ -29,6 +29,29 @@ def run(notes, parser, path, size):
     x = {"content-type": "text/event-stream", "key": "tool_use"}
     if size: raise Deeper("the file is too large: " "write a smaller one")
 '''
+LABELS = """
+Value: TypeAlias = "dict[str, Value] | list[Value]"
+KIND_BY_PHRASE: tuple[tuple[str, str], ...] = (("prompt is too long", "context_full"),)
+
+class Role(Enum):
+    END = "section end"
+
+class Place:
+    def __repr__(self):
+        return "Place, is_absent=True and more"
+
+def run(path, error):
+    value = cast("dict[str, tuple[int, int]]", find("no such row"))
+    if "no such table" in str(error) or error.why == "not yet valid":
+        return path / "Application Support"
+    return ("content-length: 1\\r\\n", "text/plain; charset=utf-8", "attempt=1; max=1", "<|im_start|> a marker")
+"""
+TABLE = '''
+RULES = Rulebook.parse("pigeon", """
+shape | documented | error | a line must be an object
+speed | observed | advice | a pigeon may not be late; some services wait
+""")
+'''
 
 
 def test_messages_of_every_kind_are_found_and_nothing_else() -> None:
@@ -43,6 +66,17 @@ def test_messages_of_every_kind_are_found_and_nothing_else() -> None:
     ]
 
 
+def test_types_paths_compared_texts_and_members_of_enums_are_no_messages() -> None:
+    assert [(each.kind, each.words) for each in collect({"module": LABELS})] == [("text", "no such row")]
+
+
+def test_each_sentence_of_a_table_of_rules_is_a_message() -> None:
+    assert [(each.kind, each.words) for each in collect({"module": TABLE})] == [
+        ("rule", "a line must be an object"),
+        ("rule", "a pigeon may not be late; some services wait"),
+    ]
+
+
 def test_a_message_stands_once_a_module_and_cells_are_escaped() -> None:
     twice = 'fail("no file | two _three_")\nfail("no file | two _three_")\n'
     page = render(collect({"a.b": twice, "c": twice}))
@@ -52,7 +86,7 @@ def test_a_message_stands_once_a_module_and_cells_are_escaped() -> None:
 
 def test_every_module_of_the_package_is_read() -> None:
     found = collect(sources())
-    assert {"error", "note", "log", "help", "text"} == {message.kind for message in found}
+    assert {"error", "note", "rule", "log", "help", "text"} == {message.kind for message in found}
     assert len({message.module for message in found}) > 100
 
 

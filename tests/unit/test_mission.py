@@ -53,8 +53,8 @@ def test_000_the_code_that_reads_tool_results_has_every_branch_tried() -> None:
 
 
 def to_kiro(content: object, **more: object) -> dragoman.Translated:
-    asked = {"model": "claude-sonnet-4.5", "messages": [{"role": "user", "content": content}], **more}
-    return dragoman.translate_request(asked, source="anthropic", target="kiro")
+    body = {"model": "claude-sonnet-4.5", "messages": [{"role": "user", "content": content}], **more}
+    return dragoman.translate_request(body, source="anthropic", target="kiro")
 
 
 def test_002_max_tokens_and_stream_are_not_sent_to_kiro() -> None:

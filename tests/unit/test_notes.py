@@ -23,7 +23,7 @@ def sent(source: str, target: str, body: dict[str, Any], **options: Any) -> tupl
     return dict(translated.body), [str(note) for note in translated.notes if not note.rule.startswith(usual)]
 
 
-def asked(items: Any = "hi", **fields: Any) -> dict[str, Any]:
+def body_with(items: Any = "hi", **fields: Any) -> dict[str, Any]:
     return {"model": "m", "input": items, **fields}
 
 
@@ -43,7 +43,7 @@ def test_the_phase_of_a_message_is_noted_once_and_where_it_stands(target: str) -
         {"role": "assistant", "content": "Three.", "phase": "final_answer"},
         {"role": "user", "content": "and?"},
     ]
-    _, notes = sent("responses", target, asked(items))
+    _, notes = sent("responses", target, body_with(items))
     assert [note.split(":")[0] for note in notes if "phase" in note] == [
         "[foreign.field] dropped input[1].phase",
         "[foreign.field] dropped input[2].phase",
@@ -63,14 +63,14 @@ def test_the_name_of_a_system_message_is_noted_once() -> None:
 @pytest.mark.parametrize("target", ELSEWHERE)
 def test_an_item_that_brings_tools_is_not_lost_when_they_are_offered(target: str) -> None:
     added = {"type": "additional_tools", "tools": [{"type": "function", "name": "read", "parameters": SCHEMA}]}
-    body, notes = sent("responses", target, asked([{"role": "user", "content": "hi"}, added]))
+    body, notes = sent("responses", target, body_with([{"role": "user", "content": "hi"}, added]))
     assert not notes
     assert '"read"' in json.dumps(body)
 
 
 def test_a_tool_in_such_an_item_that_only_responses_has_is_lost() -> None:
     added = {"type": "additional_tools", "tools": [{"type": "web_search"}]}
-    _, notes = sent("responses", "anthropic", asked([added, {"role": "user", "content": "hi"}]))
+    _, notes = sent("responses", "anthropic", body_with([added, {"role": "user", "content": "hi"}]))
     assert [note.split(":")[0] for note in notes] == ["[foreign.tool] dropped input[0].tools[0]"]
 
 
@@ -87,7 +87,7 @@ PICTURE = {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}}
 
 def test_what_chat_has_too_goes_there_without_a_note() -> None:
     image = {"type": "input_image", "image_url": PIXEL, "detail": "low"}
-    question = asked([{"role": "user", "content": [image]}], text={"verbosity": "low"}, **SHARED)
+    question = body_with([{"role": "user", "content": [image]}], text={"verbosity": "low"}, **SHARED)
     body, notes = sent("responses", "openai", question)
     assert not notes
     assert {name: body[name] for name in SHARED} == SHARED
@@ -107,9 +107,9 @@ def test_what_responses_has_too_goes_there_without_a_note() -> None:
 
 def test_chat_takes_metadata_only_beside_store() -> None:
     """OpenAI responds 400 to metadata without store, and a translation must not turn store on by itself."""
-    body, notes = sent("responses", "openai", asked(metadata={"team": "a"}, store=True))
+    body, notes = sent("responses", "openai", body_with(metadata={"team": "a"}, store=True))
     assert (body["metadata"], body["store"], notes) == ({"team": "a"}, True, [])
-    for question in (asked(metadata={"team": "a"}), asked(metadata={"team": "a"}, store=False)):
+    for question in (body_with(metadata={"team": "a"}), body_with(metadata={"team": "a"}, store=False)):
         body, notes = sent("responses", "openai", question)
         assert "metadata" not in body and "store" not in body
         assert [note.split(":")[0] for note in notes] == ["[foreign.field] dropped metadata"]
@@ -122,11 +122,11 @@ NESTED = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start:
 def test_the_grammar_of_a_custom_tool_goes_both_ways() -> None:
     flat = {"type": "custom", "name": "apply_patch", "format": FLAT}
     nested = {"type": "custom", "custom": {"name": "apply_patch", "format": NESTED}}
-    body, notes = sent("responses", "openai", asked(tools=[flat]))
+    body, notes = sent("responses", "openai", body_with(tools=[flat]))
     assert (body["tools"], notes) == ([nested], [])
     body, notes = sent("openai", "responses", chatted(tools=[nested]))
     assert (body["tools"], notes) == ([flat], [])
-    for source, question in (("responses", asked(tools=[flat])), ("openai", chatted(tools=[nested]))):
+    for source, question in (("responses", body_with(tools=[flat])), ("openai", chatted(tools=[nested]))):
         assert sent(source, source, question)[0]["tools"] == question["tools"]
 
 
@@ -138,15 +138,15 @@ def test_a_form_that_chat_does_not_have_returns_unchanged(form: Any) -> None:
 
 def test_where_custom_tools_are_functions_their_grammar_is_noted() -> None:
     tool = {"type": "custom", "name": "apply_patch", "format": FLAT}
-    body, notes = sent("responses", "openai", asked(tools=[tool]), custom_tools=False)
+    body, notes = sent("responses", "openai", body_with(tools=[tool]), custom_tools=False)
     assert "grammar" not in json.dumps(body)
     assert notes[0].startswith("[foreign.field] dropped tools[0].format:")
-    _, notes = sent("responses", "anthropic", asked(tools=[{**tool, "format": {"type": "text"}}]))
+    _, notes = sent("responses", "anthropic", body_with(tools=[{**tool, "format": {"type": "text"}}]))
     assert not [note for note in notes if "format" in note]
 
 
 def test_a_server_that_accepts_fewer_fields_gets_fewer() -> None:
-    body, notes = sent("responses", "openai", asked(**SHARED), options=("prompt_cache_key",))
+    body, notes = sent("responses", "openai", body_with(**SHARED), options=("prompt_cache_key",))
     assert body["prompt_cache_key"] == "k" and "service_tier" not in body
     assert len(notes) == len(SHARED) - 1
 
@@ -155,7 +155,7 @@ def test_a_server_that_accepts_fewer_fields_gets_fewer() -> None:
 def test_fields_that_the_target_lacks_are_noted_with_the_names_and_places_of_the_client(target: str) -> None:
     model = {"model": "claude-sonnet-4.5" if target == "kiro" else "m"}
     image = {"type": "input_image", "image_url": PIXEL, "detail": "low"}
-    question = asked([{"role": "user", "content": [image]}], text={"verbosity": "low"}, **SHARED) | model
+    question = body_with([{"role": "user", "content": [image]}], text={"verbosity": "low"}, **SHARED) | model
     _, notes = sent("responses", target, question)
     places = [note.split(":")[0].rpartition(" ")[2] for note in notes]
     assert sorted(places) == sorted(["input[0].content[0].detail", "text.verbosity", *SHARED])
@@ -167,8 +167,8 @@ def test_fields_that_the_target_lacks_are_noted_with_the_names_and_places_of_the
 @pytest.mark.parametrize(
     ("source", "body"),
     [
-        ("responses", asked([{"role": "user", "content": [{"type": "input_image", "image_url": PIXEL, "detail": "auto"}]}])),
-        ("responses", asked(truncation="disabled", background=False, service_tier="auto", store=False)),
+        ("responses", body_with([{"role": "user", "content": [{"type": "input_image", "image_url": PIXEL, "detail": "auto"}]}])),
+        ("responses", body_with(truncation="disabled", background=False, service_tier="auto", store=False)),
         ("openai", chatted([{"type": "image_url", "image_url": {"url": PIXEL, "detail": "auto"}}])),
     ],
 )  # fmt: skip
@@ -177,18 +177,18 @@ def test_dropping_a_default_value_is_not_a_loss(source: str, body: dict[str, Any
 
 
 def test_the_detail_of_a_picture_in_chats_form_is_not_lost_on_a_responses_route() -> None:
-    body, _ = sent("responses", "responses", asked([{"role": "user", "content": [PICTURE]}]))
+    body, _ = sent("responses", "responses", body_with([{"role": "user", "content": [PICTURE]}]))
     assert body["input"][0]["content"] == [{"type": "input_image", "image_url": PIXEL, "detail": "low"}]
 
 
 @pytest.mark.parametrize(("source", "target"), [("openai", "responses"), ("responses", "openai")])
 def test_both_dialects_report_the_service_tier(source: str, target: str) -> None:
     message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
-    answers: dict[str, dict[str, Any]] = {
+    replies: dict[str, dict[str, Any]] = {
         "openai": {"choices": [{"message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}]},
         "responses": {"id": "resp_1", "object": "response", "status": "completed", "output": [message]},
     }
-    translated = dragoman.translate_reply({**answers[source], "service_tier": "flex"}, source=source, target=target)
+    translated = dragoman.translate_reply({**replies[source], "service_tier": "flex"}, source=source, target=target)
     assert translated.body["service_tier"] == "flex" and not translated.notes
 
 
@@ -206,7 +206,7 @@ CHOICES: dict[str, tuple[dict[str, Any], str]] = {
         "tool_choice",
     ),
     "responses": (
-        asked(tools=[{"type": "function", "name": "read"}], tool_choice={"type": "function", "name": "write"}),
+        body_with(tools=[{"type": "function", "name": "read"}], tool_choice={"type": "function", "name": "write"}),
         "tool_choice",
     ),
     "bedrock": (

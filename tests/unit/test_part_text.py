@@ -228,9 +228,9 @@ BEDROCK: Body = {
 
 def translated(source: str, target: str, body: Body) -> tuple[str, tuple[Note, ...]]:
     client, upstream = registry.get(source), registry.get(target)
-    asked = client.codec.parse_request(client.binding.unwrap(body))
-    made = plan(client, upstream, asked)
-    return jsonio.encode(made.call().body).decode(), made.notes
+    conversation = client.codec.parse_request(client.binding.unwrap(body))
+    planned = plan(client, upstream, conversation)
+    return jsonio.encode(planned.call().body).decode(), planned.notes
 
 
 @pytest.mark.parametrize("target", ["anthropic", "openai", "responses", "bedrock", "gemini", "kiro"])
@@ -301,7 +301,7 @@ def test_what_is_no_media_of_any_form_is_not_read(part: Body) -> None:
     assert read_any_media("x", part, Location()) is None
 
 
-def asked(source: str, part: Any) -> Body:
+def body_with(source: str, part: Any) -> Body:
     if source == "openai":
         call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
         return {
@@ -328,27 +328,27 @@ def asked(source: str, part: Any) -> Body:
 def test_l1_an_image_in_a_nested_result_reaches_the_target(source: str, target: str) -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PICTURE}}
     inner = {"type": "tool_result", "tool_use_id": "c2", "content": [{"type": "text", "text": "MARK"}, image]}
-    made = translate_request(asked(source, inner), source=source, target=target, model="m")
-    sent = made.raw.decode()
+    translation = translate_request(body_with(source, inner), source=source, target=target, model="m")
+    sent = translation.raw.decode()
     assert sent.count(PICTURE) == 1 and "MARK" in sent
-    assert not [note for note in made.notes if note.action == "dropped" and note.rule != "kiro.max_tokens"]
+    assert not [note for note in translation.notes if note.action == "dropped" and note.rule != "kiro.max_tokens"]
 
 
 @pytest.mark.parametrize("target", ["anthropic", "openai", "responses", "bedrock", "gemini", "kiro"])
 def test_l1_the_name_of_an_image_is_kept_as_text(target: str) -> None:
     resource = {"uri": "file:///MARK.png", "mimeType": "image/png", "blob": PICTURE}
-    made = translate_request(
-        asked("anthropic", {"type": "resource", "resource": resource}), source="anthropic", target=target
+    translation = translate_request(
+        body_with("anthropic", {"type": "resource", "resource": resource}), source="anthropic", target=target
     )
-    sent = made.raw.decode()
+    sent = translation.raw.decode()
     assert sent.count(PICTURE) == 1 and "MARK" in sent
-    assert "media.name" in [note.rule for note in made.notes]
+    assert "media.name" in [note.rule for note in translation.notes]
 
 
 def test_l1_citations_of_a_text_in_a_result_are_not_lost_without_a_note() -> None:
     part: Body = {"type": "text", "text": "a", "citations": [{"cited_text": "MARK"}]}
-    made = translate_request(asked("openai", part), source="openai", target="responses")
-    assert "messages[2].content[0].citations" in [note.at for note in made.notes if note.action == "dropped"]
+    translation = translate_request(body_with("openai", part), source="openai", target="responses")
+    assert "messages[2].content[0].citations" in [note.at for note in translation.notes if note.action == "dropped"]
     assert part_text({"type": "x", "content": "a", "citations": {"enabled": True}}).text == "a"
     assert "MARK" in part_text({**part, "type": "x"}).text
 
@@ -360,9 +360,9 @@ def test_l1_a_screenshot_in_a_computer_call_output_reaches_the_target() -> None:
         {"type": "computer_call", "call_id": "c", "id": "x", "status": "completed", "action": {"type": "screenshot"}},
         {"type": "computer_call_output", "call_id": "c", "output": shot},
     ]
-    made = translate_request({"model": "m", "input": items}, source="responses", target="anthropic")
-    assert made.raw.decode().count(PICTURE) == 1
-    assert not [note for note in made.notes if note.rule == "part.data"]
+    translation = translate_request({"model": "m", "input": items}, source="responses", target="anthropic")
+    assert translation.raw.decode().count(PICTURE) == 1
+    assert not [note for note in translation.notes if note.rule == "part.data"]
 
 
 def test_media_in_a_block_of_an_assistant_turn_is_a_line_of_text() -> None:
@@ -373,6 +373,6 @@ def test_media_in_a_block_of_an_assistant_turn_is_a_line_of_text() -> None:
         {"role": "user", "content": "on"},
     ]
     body = {"model": "m", "max_tokens": 9, "messages": messages}
-    made = translate_request(body, source="anthropic", target="bedrock")
-    assert PICTURE not in made.raw.decode()
-    assert "media.replaced" in [note.rule for note in made.notes if note.action == "dropped"]
+    translation = translate_request(body, source="anthropic", target="bedrock")
+    assert PICTURE not in translation.raw.decode()
+    assert "media.replaced" in [note.rule for note in translation.notes if note.action == "dropped"]

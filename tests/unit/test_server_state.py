@@ -82,12 +82,14 @@ def results(conversation: Conversation) -> list[ToolResult]:
 @pytest.mark.parametrize("title", HELD)
 def test_l2_a_result_stays_a_result_where_the_service_holds_its_call(title: str, repair: bool) -> None:
     source, body, _ = HELD[title]
-    made = planned(source, source, body, repair=repair)
-    assert not made.notes and made.verbatim is not repair
+    translation_plan = planned(source, source, body, repair=repair)
+    assert not translation_plan.notes and translation_plan.verbatim is not repair
     assert (
-        [each.content for each in results(made.translated)] == [each.content for each in results(made.original)] != []
+        [each.content for each in results(translation_plan.translated)]
+        == [each.content for each in results(translation_plan.original)]
+        != []
     )
-    sent = made.call().body
+    sent = translation_plan.call().body
     assert isinstance(sent, dict)
     assert {name: sent[name] for name in body if name not in ("model", "max_tokens")} == {
         name: value for name, value in body.items() if name not in ("model", "max_tokens")
@@ -113,17 +115,19 @@ def test_l2_l15_elsewhere_it_is_refused_and_the_place_is_named(title: str, targe
 def test_a_result_without_a_call_is_still_an_orphan_where_nothing_is_held(source: str, target: str) -> None:
     if source not in ("anthropic", "responses"):
         return
-    made = planned(source, target, anthropic() if source == "anthropic" else responses())
-    assert "tools.orphan_result" in {note.rule for note in made.notes} and not results(made.translated)
+    translation_plan = planned(source, target, anthropic() if source == "anthropic" else responses())
+    assert "tools.orphan_result" in {note.rule for note in translation_plan.notes} and not results(
+        translation_plan.translated
+    )
 
 
 def test_l2_other_results_of_a_continued_request_are_paired_as_ever() -> None:
     call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
     again = {"type": "function_call_output", "call_id": "a", "output": "other"}
     body = responses(call, {**again, "output": "one"}, again, previous_response_id="resp_1")
-    made = planned("responses", "responses", body)
-    assert [each.call_id for each in results(made.translated)] == ["a", CALL_ID]
-    assert [note.rule for note in made.notes] == ["tools.duplicate_result"]
+    translation_plan = planned("responses", "responses", body)
+    assert [each.call_id for each in results(translation_plan.translated)] == ["a", CALL_ID]
+    assert [note.rule for note in translation_plan.notes] == ["tools.duplicate_result"]
 
 
 def test_l2_the_error_of_a_thread_makes_the_sdks_send_the_whole_history() -> None:
@@ -144,9 +148,9 @@ def test_l2_the_services_own_refusal_of_a_thread_keeps_its_details() -> None:
 
 
 def test_l2_a_paused_turn_of_a_thread_goes_on_without_a_message() -> None:
-    made = planned("anthropic", "anthropic", {**anthropic(thread=THREAD), "messages": []})
-    assert not made.notes and made.verbatim
-    assert made.call().body["messages"] == []  # type: ignore[call-overload,index]
+    translation_plan = planned("anthropic", "anthropic", {**anthropic(thread=THREAD), "messages": []})
+    assert not translation_plan.notes and translation_plan.verbatim
+    assert translation_plan.call().body["messages"] == []  # type: ignore[call-overload,index]
 
 
 def test_l2_a_compatible_service_can_be_configured_as_without_threads() -> None:
@@ -183,8 +187,13 @@ def test_l15_an_unfinished_response_is_an_answer_only_where_a_job_was_asked_for(
     body = {"id": "resp_1", "object": "response", "status": status, "model": "m", "output": [], "background": True}
     job, other = (read("responses", {"model": "m", "input": "x", **more}) for more in ({"background": True}, {}))
     reply = codec.parse_reply(json.dumps(body).encode(), job)
-    told = json.loads(codec.render_reply(reply, job, SYSTEM_ENVIRONMENT))
-    assert (told["id"], told["status"], told["background"], told["usage"]) == ("resp_1", status, True, None)
+    document = json.loads(codec.render_reply(reply, job, SYSTEM_ENVIRONMENT))
+    assert (document["id"], document["status"], document["background"], document["usage"]) == (
+        "resp_1",
+        status,
+        True,
+        None,
+    )
     with pytest.raises(UpstreamFault, match=status):
         codec.parse_reply(json.dumps(body).encode(), other)
 
@@ -223,9 +232,12 @@ def test_l2_a_file_id_never_goes_to_another_service(source: str, target: str) ->
         return
     with pytest.raises(Unrepresentable):
         planned(name, target, with_file(name, part, last=True))
-    made = planned(name, target, with_file(name, part, last=False))
-    assert [note.action for note in made.notes if note.rule == "media.replaced"] == ["dropped"]
-    assert b"file-1" not in (body := registry.get(target).binding.wrap(made.call()).body) and b"file_1" not in body
+    translation_plan = planned(name, target, with_file(name, part, last=False))
+    assert [note.action for note in translation_plan.notes if note.rule == "media.replaced"] == ["dropped"]
+    assert (
+        b"file-1" not in (body := registry.get(target).binding.wrap(translation_plan.call()).body)
+        and b"file_1" not in body
+    )
 
 
 ADDRESSES = {

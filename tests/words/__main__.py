@@ -19,12 +19,12 @@ def main(arguments: list[str]) -> int:
     parser = ArgumentParser(prog="python -m tests.words", description="Check the words of prose.")
     parser.add_argument("--extract", metavar="DIR", type=Path, help="write the prose of each file there, line by line")
     parser.add_argument("paths", nargs="+", metavar="PATH")
-    asked = parser.parse_args(arguments)
-    chosen = files(asked.paths)
+    options = parser.parse_args(arguments)
+    chosen = files(options.paths)
     if not chosen:
-        parser.error(f"no Markdown or Python file below {' '.join(asked.paths)}")
-    if asked.extract:
-        extract(chosen, asked.extract)
+        parser.error(f"no Markdown or Python file below {' '.join(options.paths)}")
+    if options.extract:
+        extract(chosen, options.extract)
         return 0
     found = [f"{path.relative_to(ROOT)}:{place}" for path in chosen for place in problems(path)]
     print(*found, sep="\n", end="\n" if found else "")

@@ -28,15 +28,15 @@ _NAME = re.compile(
 def files(paths: list[str]) -> list[Path]:
     """Return the pages of `docs`, the modules of other folders, and files; a path may be a pattern such as `*.md`."""
     found: set[Path] = set()
-    for given in paths:
-        for path in sorted(ROOT.glob(given)):
+    for pattern in paths:
+        for path in sorted(ROOT.glob(pattern)):
             found |= (
                 {path}
                 if path.is_file()
                 else {*path.rglob("*.md" if "docs" in path.relative_to(ROOT).parts else "*.py")}
             )
-    kept = [path for path in found if not _SKIPPED.intersection(path.relative_to(ROOT).parts)]
-    return sorted(path for path in kept if str(path.relative_to(ROOT)) not in GENERATED)
+    chosen = [path for path in found if not _SKIPPED.intersection(path.relative_to(ROOT).parts)]
+    return sorted(path for path in chosen if str(path.relative_to(ROOT)) not in GENERATED)
 
 
 def prose(path: Path) -> dict[int, str]:

@@ -91,14 +91,14 @@ def _function(place: str) -> Callable[..., Any]:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        found = importlib.import_module(module)
+        value = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise LocalMisuse(f"--tool: {place} cannot be imported: {error}") from None
-    if not callable(found):
+    if not callable(value):
         raise LocalMisuse(f"--tool: {place} is not a function")
-    return found
+    return value
 
 
 def _client(arguments: Namespace) -> Client:

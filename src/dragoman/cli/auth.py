@@ -17,7 +17,15 @@ from dragoman.errors import DragomanError
 from dragoman.upstream.credentials import CredentialFault, Fetch, SecretText, open_fetch
 from dragoman.upstream.kiro.atomic_files import file_lock
 from dragoman.upstream.kiro.credential import KiroCredential
-from dragoman.upstream.kiro.logins import DEFAULT_LOGIN, FoundLogin, KiroPaths, find_logins, link_document, open_store
+from dragoman.upstream.kiro.logins import (
+    DEFAULT_LOGIN,
+    FoundLogin,
+    KiroPaths,
+    find_logins,
+    is_practice_login,
+    link_document,
+    open_store,
+)
 from dragoman.upstream.kiro.service import Profile, list_profiles
 from dragoman.upstream.kiro.sign_in import DeviceLogin, LoginPrompt
 from dragoman.upstream.kiro.stores import ApiKeyStore, OwnStore
@@ -105,6 +113,9 @@ async def _log_in(arguments: Namespace) -> int:
     store = OwnStore(KiroPaths().own_file(arguments.name))
     if arguments.profile_arn and not region_of_arn(arguments.profile_arn):
         return print_error(f"--profile-arn: {arguments.profile_arn!r} is not the ARN of a profile.", 2)
+    if arguments.endpoint and store.path.exists() and not is_practice_login(store.path):
+        hint = "Add --name practice to keep both."
+        return print_error(f"a login named {arguments.name!r} for the real service exists. {hint}", 2)
     endpoints = _endpoints(arguments)
     async with open_fetch(os.environ) as fetch:
         login = DeviceLogin(fetch, region=arguments.region, start_url=arguments.start_url, endpoints=endpoints)
@@ -131,25 +142,25 @@ def _show(prompt: LoginPrompt, *, browse: bool) -> None:
 async def _find_profile(fetch: Fetch, endpoints: Endpoints, token: Token) -> str:
     """Return the ARN of the login's profile; empty if the profiles cannot be listed, which must not lose the login."""
     try:
-        found = await list_profiles(fetch, endpoints, token)
+        profiles = await list_profiles(fetch, endpoints, token)
     except DragomanError as error:
         _print_message(
             f"The profiles of this login could not be listed ({error}). They are looked up again at the first request."
         )
         return ""
-    return _choose_profile(found).arn if found else ""
+    return _choose_profile(profiles).arn if profiles else ""
 
 
-def _choose_profile(found: Sequence[Profile]) -> Profile:
-    if len(found) == 1:
-        return found[0]
+def _choose_profile(profiles: Sequence[Profile]) -> Profile:
+    if len(profiles) == 1:
+        return profiles[0]
     _print_message("This login has several profiles:")
-    for number, profile in enumerate(found, 1):
+    for number, profile in enumerate(profiles, 1):
         _print_message(f"  {number}  {profile.name}  {profile.arn}")
     answer = input("Which one? [1] ") if sys.stdin.isatty() else ""
-    index = int(answer) - 1 if answer.isdecimal() and 0 < int(answer) <= len(found) else 0
-    _print_message(f"Using {found[index].arn}. Choose another with --profile-arn.")
-    return found[index]
+    index = int(answer) - 1 if answer.isdecimal() and 0 < int(answer) <= len(profiles) else 0
+    _print_message(f"Using {profiles[index].arn}. Choose another with --profile-arn.")
+    return profiles[index]
 
 
 async def _store(store: OwnStore, document: Document) -> None:
@@ -167,7 +178,7 @@ async def _store(store: OwnStore, document: Document) -> None:
 
 async def _list(arguments: Namespace) -> int:
     async with open_fetch(os.environ) as fetch:
-        rows = [await _describe(found, fetch, arguments) for found in find_logins(KiroPaths())]
+        rows = [await _describe(login, fetch, arguments) for login in find_logins(KiroPaths())]
     if arguments.json:
         sys.stdout.write(jsonio.encode_pretty(rows).decode() + "\n")
     elif not rows:
@@ -178,8 +189,8 @@ async def _list(arguments: Namespace) -> int:
     return 0
 
 
-async def _describe(found: FoundLogin, fetch: Fetch, arguments: Namespace) -> dict[str, Json]:
-    credential = KiroCredential(found.store, fetch, name=found.spec, endpoints=_endpoints(arguments))
+async def _describe(login: FoundLogin, fetch: Fetch, arguments: Namespace) -> dict[str, Json]:
+    credential = KiroCredential(login.store, fetch, name=login.spec, endpoints=_endpoints(arguments))
     row = credential.describe()
     if arguments.usage:
         try:
@@ -248,9 +259,9 @@ def _imported(arguments: Namespace, store: OwnStore) -> str:
 
 
 def _first_foreign(places: KiroPaths) -> str:
-    for found in find_logins(places):
-        if not found.spec.startswith("own:"):
-            return found.spec
+    for login in find_logins(places):
+        if not login.spec.startswith("own:"):
+            return login.spec
     raise CredentialFault("neither the Kiro IDE nor kiro-cli is logged in here. Run `dragoman auth login kiro`.")
 
 

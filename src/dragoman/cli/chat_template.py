@@ -83,13 +83,13 @@ def read_template(name: str, data: bytes, variables: Mapping[str, Json]) -> Temp
 
 
 def _template_in(config: Mapping[str, Json], name: str) -> str:
-    found = config.get("chat_template")
-    if isinstance(found, list):  # several templates, by name
-        named = {str(each.get("name")): each.get("template") for each in found if isinstance(each, dict)}
-        found = named.get("tool_use") or named.get("default")
-    if not isinstance(found, str):
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several templates, by name
+        named = {str(each.get("name")): each.get("template") for each in template if isinstance(each, dict)}
+        template = named.get("tool_use") or named.get("default")
+    if not isinstance(template, str):
         raise TemplateError(f"{name}: the file has no chat_template; use the .jinja file instead")
-    return found
+    return template
 
 
 def render(template: Template, jobs: Mapping[str, RenderJob], seconds: float = SECONDS) -> Rendered:

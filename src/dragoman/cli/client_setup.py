@@ -3,9 +3,9 @@
 `CLIENTS` and `SDKS` are data: a new client is one row. A command that is in no row gets the variables of all SDKS.
 `dragoman run` starts clients with these settings; `serve` and `demo` print them as shell lines.
 
-In the texts of a row, {url} is the gateway's address, {key} its key and {model} the model to request. Settings that
-need a model are left out while the upstreams serve the client's default models. The text `{models}` becomes a table of
-all models. A value that is a dict is written as JSON.
+In the texts of a row, {url} is the gateway's address, {key} its key, {model} the model to request and {small_model} the
+one for background work. Settings that need a model are left out while the upstreams serve the client's default models.
+The text `{models}` becomes a table of all models. A value that is a dict is written as JSON.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from msgspec import Struct
 import dragoman.dialects as registry
 from dragoman.gateway.config import Config
 from dragoman.gateway.listing import ModelEntry
+from dragoman.gateway.model_names import is_small
 from dragoman.gateway.secrets import app_folders
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -41,6 +42,7 @@ class ClientSetup(Struct, frozen=True, kw_only=True):
     model_env: Mapping[str, str] = {}
     model_args: tuple[str, ...] = ()
     default_models: tuple[tuple[str, str], ...] = ()
+    family: str = ""  # a word in the names of the models that it is made for
     needs_model: bool = False  # it has no default model that an upstream could serve
     unset: tuple[str, ...] = ()  # variables that would override `env`
     install: str = ""
@@ -75,6 +77,7 @@ CLIENTS: tuple[ClientSetup, ...] = (
             ("claude-sonnet-4-5", "ANTHROPIC_DEFAULT_SONNET_MODEL"),
             ("claude-haiku-4-5", "ANTHROPIC_DEFAULT_HAIKU_MODEL"),
         ),
+        family="claude",
         unset=("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY"),
         install="npm install -g @anthropic-ai/claude-code",
         note="ANTHROPIC_API_KEY would override the token",
@@ -95,6 +98,7 @@ CLIENTS: tuple[ClientSetup, ...] = (
         ),
         model_args=("-c", 'model="{model}"'),
         default_models=(("gpt-6.1-sol", ""),),
+        family="gpt",
         install="npm install -g @openai/codex",
         note="it does not read OPENAI_BASE_URL",
     ),
@@ -114,7 +118,7 @@ CLIENTS: tuple[ClientSetup, ...] = (
                     }
                 },
                 "model": "dragoman/{model}",
-                "small_model": "dragoman/{model}",
+                "small_model": "dragoman/{small_model}",
             },
         },
         needs_model=True,
@@ -132,6 +136,7 @@ CLIENTS: tuple[ClientSetup, ...] = (
             "GOOGLE_API_KEY": "{key}",
         },
         model_env={"GEMINI_MODEL": "{model}"},
+        family="gemini",
         needs_model=True,  # by default it first requests a small model to choose the model
         unset=("GOOGLE_GENAI_USE_GCA",),
         install="npm install -g @google/gemini-cli",
@@ -141,7 +146,7 @@ CLIENTS: tuple[ClientSetup, ...] = (
         title="aider",
         dialect="openai",
         env={"OPENAI_API_BASE": "{url}/v1", "OPENAI_API_KEY": "{key}"},
-        model_env={"AIDER_MODEL": "openai/{model}", "AIDER_WEAK_MODEL": "openai/{model}"},
+        model_env={"AIDER_MODEL": "openai/{model}", "AIDER_WEAK_MODEL": "openai/{small_model}"},
         needs_model=True,
         install="python3 -m pip install aider-chat",
     ),
@@ -161,6 +166,7 @@ CLIENTS: tuple[ClientSetup, ...] = (
         env=_OPENAI,
         args=("--auth-type", "openai"),
         model_env={"OPENAI_MODEL": "{model}"},
+        family="qwen",
         needs_model=True,
         install="npm install -g @qwen-code/qwen-code",
     ),
@@ -187,7 +193,8 @@ ANY_COMMAND = ClientSetup(
     unset=("ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY"),
 )
 _AWS_LOGINS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE")
-_PLACEHOLDER = re.compile(r"\{(url|key|model)\}")
+_PLACEHOLDER = re.compile(r"\{(url|key|model|small_model)\}")
+_MOST_LISTED = 200  # models in a table: it is one environment variable
 
 
 def find_setup(command: str, environ: Mapping[str, str]) -> ClientSetup:
@@ -216,23 +223,26 @@ def fill_setup(
     url: str,
     key: str,
     model: str,
+    small_model: str = "",
     requested: str = "",
     is_served: Callable[[str], bool] = lambda name: True,
     listed: Sequence[ModelEntry] = (),
 ) -> ChildSetup:
     """Fill in the placeholders of a client's settings.
 
-    `requested` is the model that the user chose; `model` replaces default models for which `is_served` is false.
+    `requested` is the model that the user chose; `model` replaces default models for which `is_served` is false, and
+    `small_model` the small ones among them.
     """
     unserved = [(name, variable) for name, variable in setup.default_models if not is_served(name)]
     chosen = requested or (model if unserved or setup.needs_model else "")
-    values = {"url": url, "key": key, "model": chosen}
-    table = _models_table(listed, chosen)
+    small = small_model or chosen
+    values = {"url": url, "key": key, "model": chosen, "small_model": small}
+    table = _models_table(listed, chosen, small)
     env = {name: _render(value, values, table) for name, value in setup.env.items()}
     args = setup.args
     if chosen:
         env |= {name: _fill(value, values) for name, value in setup.model_env.items()}
-        env |= {variable: chosen for _, variable in unserved if variable}
+        env |= {variable: small if is_small(name) else chosen for name, variable in unserved if variable}
         args = (*args, *setup.model_args)
     unset = tuple(name for name in setup.unset if name not in env)
     return ChildSetup(env, tuple(_fill(word, values) for word in args), unset)
@@ -256,10 +266,10 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda found: values[found[1]], text)
 
 
-def _models_table(listed: Sequence[ModelEntry], chosen: str) -> Json:
+def _models_table(listed: Sequence[ModelEntry], *chosen: str) -> Json:
     """Return the table of models in opencode's form: with limits only where both are known."""
-    table: dict[str, Json] = {chosen: {"name": chosen}} if chosen else {}
-    for model in listed:
+    table: dict[str, Json] = {name: {"name": name} for name in chosen if name}
+    for model in listed[:_MOST_LISTED]:
         entry: dict[str, Json] = {"name": model.name}
         if model.window and model.longest_answer:
             entry["limit"] = {"context": model.window, "output": model.longest_answer}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from msgspec import structs
 
-from dragoman.cli.detection import secret_variables
-from dragoman.cli.terminal import plain, print_error, print_notice
-from dragoman.gateway.config import LoadedConfig, find_file, load_with_origins
+from dragoman.cli.terminal import EXIT_LOGIN_NEEDED, plain, print_error, print_notice
+from dragoman.gateway.config import Config, LoadedConfig, find_file, load_with_origins
 from dragoman.gateway.layers import ConfigError, Problem
+from dragoman.gateway.secrets import SecretUnavailable, app_folders, gateway_key
 from dragoman.wire import jsonio
 
 
@@ -49,20 +49,38 @@ def _path(arguments: Namespace) -> int:
 def _check(arguments: Namespace) -> int:
     try:
         loaded = load_with_origins(arguments.config, os.environ)
+        _check_key(loaded.config)
     except ConfigError as error:
         if arguments.json:
             _print_json(False, error.problems, ())
         else:
             print(plain(error), file=sys.stderr)
         return 3
-    warnings = (*loaded.config.warnings, *_unset_variables(loaded))
+    missing, is_usable = _missing_credentials(loaded.config)
+    warnings = (*loaded.config.warnings, *missing)
     if arguments.json:
         _print_json(True, (), warnings)
-        return 0
+        return 0 if is_usable else EXIT_LOGIN_NEEDED
     for warning in warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        print(f"warning: {plain(warning)}", file=sys.stderr)
     print(_summary(loaded), file=sys.stderr)
+    if not is_usable:
+        return print_error("no upstream can be used: each lacks its key or login.", EXIT_LOGIN_NEEDED)
     return 0
+
+
+def _check_key(config: Config) -> None:
+    """Check the key of the gateway as `serve` does, without creating one. Raises ConfigError."""
+    configured, file = config.server.key, app_folders(os.environ).key_file
+    if configured is None and not os.path.lexists(file):
+        return
+    try:
+        gateway_key(configured, file)
+    except SecretUnavailable as error:
+        hint = "set it, or delete server.key so that a key is created"
+        raise ConfigError(
+            [Problem("server.key", f"the key of the gateway cannot be read: {error.reason}", hint)]
+        ) from None
 
 
 def _print_json(is_valid: bool, problems: tuple[Problem, ...], warnings: tuple[str, ...]) -> None:
@@ -70,17 +88,19 @@ def _print_json(is_valid: bool, problems: tuple[Problem, ...], warnings: tuple[s
     print(jsonio.encode_pretty({"ok": is_valid, "problems": rows, "warnings": list(warnings)}).decode())
 
 
-def _unset_variables(loaded: LoadedConfig) -> list[str]:
-    """Return a warning for each key whose environment variable is not set.
+def _missing_credentials(config: Config) -> tuple[list[str], bool]:
+    """Return the secrets and logins that are missing, and whether an upstream can be used all the same.
 
-    Keys from commands and keyrings are not read, because that may prompt the user.
+    Commands that print a key are run. Keyrings are not read, because that may prompt the user.
     """
-    return [
-        f"upstreams.{name}.key: environment variable {variable} is not set"
-        for name, upstream in loaded.config.upstreams.items()
-        for variable in secret_variables(upstream.keys)
-        if not os.environ.get(variable)
-    ]
+    from dragoman.gateway.upstream_credentials import credential_problems, missing_credential  # slow to load
+
+    problems: list[str] = []
+    is_usable = False
+    for upstream in config.upstreams.values():
+        problems += credential_problems(upstream, os.environ, slow=True)
+        is_usable = is_usable or not missing_credential(upstream, os.environ)
+    return problems, is_usable
 
 
 def _summary(loaded: LoadedConfig) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from urllib.parse import urlencode
 
-from dragoman.cli.status import add_port, admin_socket, objects_in, query_admin, render_cooldown
-from dragoman.cli.terminal import EXIT_NOT_RUNNING, print_error, replace_unencodable
+from dragoman.cli.status import add_gateway_options, admin_socket, no_gateway, objects_in, query_admin, render_cooldown
+from dragoman.cli.terminal import print_error, replace_unencodable
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -18,10 +17,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `dragoman cooldown`."""
     parser.add_argument("action", choices=("list", "clear"), help="clear: end the cooldowns now")
     parser.add_argument("upstream", nargs="?", default="", metavar="UPSTREAM", help="only this upstream")
-    parser.add_argument(
-        "--config", metavar="FILE", type=Path, help="the configuration that the gateway was started with"
-    )
-    add_port(parser)
+    add_gateway_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -33,9 +29,7 @@ def run(arguments: Namespace) -> int:
     query = f"?{urlencode({'upstream': arguments.upstream})}" if arguments.upstream and clear else ""
     response = query_admin(socket, f"/cooldowns/clear{query}" if clear else "/cooldowns", "POST" if clear else "GET")
     if response is None:
-        return print_error(
-            f"no gateway is running: {socket} does not answer. Start one with `dragoman serve`.", EXIT_NOT_RUNNING
-        )
+        raise no_gateway(socket)
     if isinstance(response, dict):
         return _cleared(response, as_json=arguments.json)
     listed = [row for row in objects_in(response) if arguments.upstream in ("", row.get("upstream"))]

@@ -19,9 +19,10 @@ from pathlib import Path
 
 from dragoman.cli.client_setup import setup_lines
 from dragoman.cli.terminal import CommandError, Paint, one_line, replace_unencodable, width
-from dragoman.gateway.access_log import AccessLog, Record
+from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.config import build_config, load_config
 from dragoman.gateway.layers import ConfigError
+from dragoman.gateway.records import Record
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import GatewayServer, running_gateway
 from dragoman.http.client.blocking import send
@@ -285,7 +286,7 @@ def _running_demo(brief: bool) -> Iterator[Demo]:
         text = _CONFIG.format(kiro=kiro.url, kimi=kimi.url)
         # With this environment, the user's configuration does not change the demo.
         config = build_config(text, None, {"HOME": folder}, {"server.port": 0, "server.drain": 1}).config
-        with running_gateway(config, state=Path(folder), journal=log, key="dgm_the-key-of-the-demo") as running:
+        with running_gateway(config, state=Path(folder), access_log=log, key="dgm_the-key-of-the-demo") as running:
             yield Demo(running, log, kiro, kimi, brief=brief)
 
 

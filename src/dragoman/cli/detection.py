@@ -1,36 +1,33 @@
 """Find keys and logins on this machine (variables, Kiro logins, AWS), and build a configuration from them.
 
-`init`, `models`, `run` and `config` use it. It reads the environment and the places of login files, not secrets.
+`init`, `models`, `run` and `config` use it. `detect_upstreams` reads the environment and finds files, not secrets.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from dragoman.errors import LocalMisuse
-from dragoman.gateway.config import Config, LoadedConfig, build_config, load_with_origins
-from dragoman.gateway.presets import PRESETS, SIMULATOR
+from dragoman.gateway.config import Config, LoadedConfig, build_config, find_file, load_with_origins
+from dragoman.gateway.presets import PRESETS
 from dragoman.gateway.secrets import KEY_PREFIX, ConfiguredSecret, app_folders
 from dragoman.gateway.show import toml_value
-from dragoman.gateway.upstream_config import Upstream
+from dragoman.gateway.targets import Routes
+from dragoman.wire.jsonio import Json
+
+if TYPE_CHECKING:
+    from dragoman.upstream.kiro.logins import FoundLogin
 
 NOTHING_FOUND = "no key and no login was found on this machine"
 
-# The model of the [default] route: it replaces names that no route matches. Other presets keep the client's name.
-DEFAULT_MODELS = {
-    "kiro": "claude-sonnet-4.5",
-    "bedrock": "global.anthropic.claude-sonnet-4-5-20250929-v1:0",
-    "moonshot": "kimi-k2.5",
-    "openrouter": "anthropic/claude-sonnet-4.5",
-    "anthropic": "claude-sonnet-4-5",
-    "openai": "gpt-5",
-    "gemini": "gemini-2.5-pro",
-    SIMULATOR: "claude-sonnet-4.5",
+DEFAULT_MODELS: dict[str, str] = {
+    name: preset["default_model"] for name, preset in PRESETS.items() if "default_model" in preset
 }
 _BEARER = "AWS_BEARER_TOKEN_BEDROCK"
 _AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE")
@@ -58,17 +55,20 @@ def secret_variables(secrets: Iterable[ConfiguredSecret]) -> list[str]:
 
 
 def detect_upstreams(environ: Mapping[str, str]) -> list[DetectedUpstream]:
-    """Return the services with a key or a login, in order of preference. Files are found, but not read."""
+    """Return the services with a key or a login, in order of preference. Logins made with the simulator are none."""
     return [*_kiro(environ), *_keys(environ), *_aws(environ)]
 
 
 def _kiro(environ: Mapping[str, str]) -> Iterator[DetectedUpstream]:
+    names = [login.spec for login in _logins(environ) if not login.is_practice]
+    if names:
+        yield DetectedUpstream("kiro", f"a Kiro login ({', '.join(names)})")
+
+
+def _logins(environ: Mapping[str, str]) -> Sequence[FoundLogin]:
     from dragoman.upstream.kiro.logins import KiroPaths, find_logins
 
-    logins = find_logins(KiroPaths(environ))
-    if logins:
-        names = ", ".join(login.spec for login in logins)
-        yield DetectedUpstream("kiro", f"a Kiro login ({names})")
+    return find_logins(KiroPaths(environ))
 
 
 def _keys(environ: Mapping[str, str]) -> Iterator[DetectedUpstream]:
@@ -102,9 +102,9 @@ def render_toml(detected: Sequence[DetectedUpstream]) -> str:
         lines.append("")
     if detected:
         first = detected[0].preset
-        lines += ["# For every other model name, such as the small models that clients request in the background."]
+        lines += ["# For every other model name: its default_model answers, or its small_model for small models."]
         lines += ["[default]", f"upstream = {toml_value(first)}"]
-        lines += [f"model = {toml_value(DEFAULT_MODELS[first])}"] if first in DEFAULT_MODELS else []
+        lines += [f"# model = {toml_value(DEFAULT_MODELS[first])}"] if first in DEFAULT_MODELS else []
     return "\n".join(lines) + "\n"
 
 
@@ -121,8 +121,8 @@ def load_or_detect(
     nothing was detected, in which case the simulator is used. `upstream` makes one upstream serve all models.
     Raises ConfigError, and LocalMisuse if `upstream` does not exist.
     """
-    given = dict(flags or {})
-    loaded = load_with_origins(file, environ, flags=given)
+    settings = dict(flags or {})
+    loaded = load_with_origins(file, environ, flags=settings)
     if not _is_built_in(loaded):
         if upstream is None:
             return loaded.config, None
@@ -130,13 +130,18 @@ def load_or_detect(
             raise LocalMisuse(
                 f"there is no upstream {upstream!r}. The configuration has: {', '.join(loaded.config.upstreams)}"
             )
-        given["routes"] = [{"match": "*", "upstream": upstream}]
-        return load_with_origins(file, environ, flags=given).config, None
+        return _only(loaded.config, upstream), None
     detected = detect_upstreams(environ) if upstream is None else [_detect_preset(upstream, environ)]
     if not detected:
         return loaded.config, []
     text = loaded.config.file.read_text(encoding="utf-8-sig") if loaded.config.file else ""
-    return build_config(f"{text}\n{render_toml(detected)}", loaded.config.file, environ, given).config, detected
+    return build_config(f"{text}\n{render_toml(detected)}", loaded.config.file, environ, settings).config, detected
+
+
+def _only(config: Config, upstream: str) -> Config:
+    """Return the configuration with one of its upstreams, which takes every model."""
+    upstreams = {upstream: config.upstreams[upstream]}
+    return structs.replace(config, upstreams=upstreams, routes=Routes(upstreams, (), None))
 
 
 def _is_built_in(loaded: LoadedConfig) -> bool:
@@ -146,18 +151,22 @@ def _is_built_in(loaded: LoadedConfig) -> bool:
 def _detect_preset(preset: str, environ: Mapping[str, str]) -> DetectedUpstream:
     if preset not in PRESETS:
         raise LocalMisuse(f"there is no upstream and no preset {preset!r}. The presets are: {', '.join(PRESETS)}")
-    found = (each for each in detect_upstreams(environ) if each.preset == preset)
-    return next(found, DetectedUpstream(preset, f"the preset {preset} was requested"))
+    matching = (each for each in detect_upstreams(environ) if each.preset == preset)
+    return next(matching, DetectedUpstream(preset, f"the preset {preset} was requested"))
 
 
-def missing_credential(upstream: Upstream, environ: Mapping[str, str]) -> str:
-    """Return which key or login this upstream lacks; empty if none is known to be missing."""
-    wanted = secret_variables(upstream.keys)
-    if wanted and len(wanted) == len(upstream.keys) and not any(environ.get(name) for name in wanted):
-        return f"{upstream.name} needs the environment variable {' or '.join(wanted)}"
-    if any(login.source != "aws" for login in upstream.logins) and not list(_kiro(environ)):
-        return f"{upstream.name} needs a login (run `dragoman auth login kiro`)"
-    return ""
+def stale_configuration(status: Mapping[str, Json], environ: Mapping[str, str]) -> str:
+    """Return why a running gateway, by its status, does not have the configuration of now; empty if it has."""
+    named = status.get("config")
+    path = Path(named) if isinstance(named, str) else find_file(None, environ)[0]
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return f"{path} cannot be read any more" if isinstance(named, str) else ""
+    if not isinstance(named, str):
+        return f"{path} was written after it had started without a configuration"
+    digest, now = status.get("config_digest"), hashlib.sha256(text.encode()).hexdigest()
+    return f"{path} changed after it was loaded" if isinstance(digest, str) and digest != now else ""
 
 
 def setup_hints() -> list[str]:

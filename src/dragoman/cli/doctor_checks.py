@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 import dragoman
+from dragoman.cli.detection import stale_configuration
 from dragoman.cli.ports import find_listener
 from dragoman.cli.status import fetch_status, render_duration, store_name
 from dragoman.errors import DragomanError, UnknownModel
@@ -26,6 +27,7 @@ from dragoman.gateway.config import Config, LoadedConfig, load_with_origins
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.secrets import AppFolders, ConfiguredSecret, app_folders, gateway_key, read_private
 from dragoman.gateway.upstream_config import Upstream
+from dragoman.gateway.upstream_credentials import SecretSetting, secret_settings
 from dragoman.http.addresses import is_loopback
 from dragoman.upstream.credentials import CredentialFault
 from dragoman.wire import jsonio
@@ -84,8 +86,8 @@ class CheckContext:
 
 def check_clients(context: CheckContext) -> Iterator[Check]:
     """Yield a warning for each variable or saved setting that keeps a client from using the gateway."""
-    found = [check for client_check in _CLIENT_CHECKS for check in client_check(context)]
-    yield from found or [Check("clients", "pass", "no environment variable interferes with clients")]
+    checks = [check for client_check in _CLIENT_CHECKS for check in client_check(context)]
+    yield from checks or [Check("clients", "pass", "no environment variable interferes with clients")]
 
 
 def _anthropic(context: CheckContext) -> Iterator[Check]:
@@ -141,11 +143,15 @@ def _claude(saved: dict[str, Json], file: Path, config: Config | None) -> Iterat
             yield Check("clients", "warn", what, f"remove env.{name} from that file")
     model = saved.get("model")
     if isinstance(model, str) and config is not None:
+        remedy = f"choose another with /model (it is saved in {file}), or add a route or [default] for it"
         try:
-            config.routes.resolve(model)
+            target = config.routes.resolve(model)[0]
         except UnknownModel as error:
-            remedy = f"choose another with /model (it is saved in {file}), or add a route or [default] for it"
             yield Check("clients", "warn", f"Claude Code's saved model: {error}", remedy)
+        else:
+            if target.is_default:
+                what = f"Claude Code's saved model {model!r} is not configured: {target.model!r} answers in its place"
+                yield Check("clients", "warn", what, remedy)
 
 
 def _gemini(saved: dict[str, Json], file: Path, _: Config | None) -> Iterator[Check]:
@@ -254,23 +260,25 @@ def _credentials(context: CheckContext) -> Iterator[Check]:
             continue
         if not upstream.keys and not upstream.logins:
             yield Check(name, "pass", "none is configured; requests are sent without a key")
-        for secret in upstream.secrets():
-            yield _secret(name, secret, context)
+        for setting in secret_settings(upstream):
+            check = _secret(name, setting, context)
+            if check.state != "pass" or setting.secret in upstream.secrets():
+                yield check
         for login in upstream.logins:
             if login.source == "aws":
                 yield _aws(name)
             else:
-                yield _kiro(name, store_name(login), context)
+                yield _kiro(upstream, store_name(login), context)
 
 
-def _secret(name: str, secret: ConfiguredSecret, context: CheckContext) -> Check:
-    if secret.shown.startswith(("cmd:", "keyring:")):  # reading it may prompt the user
+def _secret(name: str, setting: SecretSetting, context: CheckContext) -> Check:
+    secret = setting.secret
+    if secret.shown.startswith("keyring:"):  # reading it may prompt the user
         return Check(name, "pass", f"{secret.shown} (not read now; it is read when it is needed)")
     try:
         context.reveal(secret)
     except ConfigError as error:
-        upstream = name.partition(".")[2]
-        remedy = f"set it in the environment of `dragoman serve`, or change key in [upstreams.{upstream}]"
+        remedy = f"set it in the environment of `dragoman serve`, or change {setting.place}"
         return Check(name, "fail", str(error), remedy)
     return Check(name, "pass", f"{secret.shown} is set")
 
@@ -285,15 +293,19 @@ def _aws(name: str) -> Check:
     return Check(name, "pass", "those of the AWS tools (not read now: that may need a request to AWS)")
 
 
-def _kiro(name: str, spec: str, context: CheckContext) -> Check:
+def _kiro(upstream: Upstream, spec: str, context: CheckContext) -> Check:
     from dragoman.upstream.kiro.logins import KiroPaths, open_store
 
+    name, is_simulator = f"credentials.{upstream.name}", _is_loopback_url(upstream.base_url)
     try:
-        store = open_store(spec, KiroPaths(context.environ))
+        store = open_store(spec, KiroPaths(context.environ), is_practice=is_simulator)
         token = store.load()
     except CredentialFault as fault:
         return Check(name, "fail", str(fault), f"{_LOGIN}, or log in with the Kiro IDE")
     context.secrets += [each.reveal() for each in (token.access, token.refresh, token.client_secret) if each]
+    if token.endpoint and not is_simulator:
+        what = f"{store.label} is for practice with the simulator at {token.endpoint}; the real service refuses it"
+        return Check(name, "fail", what, _LOGIN)
     if token.expires_at is None:
         return Check(name, "pass", f"{store.label} ({token.kind}) does not expire")
     left = token.expires_at - time.time()
@@ -385,7 +397,12 @@ def _clock(context: CheckContext) -> Iterator[Check]:
 
 def _port(context: CheckContext) -> Iterator[Check]:
     if context.running is not None:
-        yield Check("gateway", "pass", f"running as pid {context.running.get('pid')}, {context.running.get('state')}")
+        pid = context.running.get("pid")
+        if why := stale_configuration(context.running, context.environ):
+            what = f"running as pid {pid} with an older configuration: {why}"
+            yield Check("gateway", "warn", what, f"kill -HUP {pid} makes it read the configuration again")
+        else:
+            yield Check("gateway", "pass", f"running as pid {pid}, {context.running.get('state')}")
         return
     yield Check("gateway", "pass", "not running")
     if context.loaded is None:
@@ -425,15 +442,15 @@ def _modes(context: CheckContext) -> Iterator[Check]:
 
 def _private(path: Path) -> Check | None:
     try:
-        found = path.lstat()
+        stats = path.lstat()
     except OSError:
         return None
-    if found.st_uid != os.geteuid():
+    if stats.st_uid != os.geteuid():
         return Check("modes", "fail", f"{path} belongs to another user", "run as that user, or remove it")
-    if found.st_mode & _OTHERS_ACCESS and not stat.S_ISLNK(found.st_mode):
-        mode = "700" if stat.S_ISDIR(found.st_mode) else "600"
+    if stats.st_mode & _OTHERS_ACCESS and not stat.S_ISLNK(stats.st_mode):
+        mode = "700" if stat.S_ISDIR(stats.st_mode) else "600"
         remedy = f"chmod {mode} {path}; if other users may have read it, create a new one"
-        return Check("modes", "fail", f"{path} can be accessed by other users ({stat.filemode(found.st_mode)})", remedy)
+        return Check("modes", "fail", f"{path} can be accessed by other users ({stat.filemode(stats.st_mode)})", remedy)
     return None
 
 

@@ -1,34 +1,53 @@
-"""`dragoman explain`: show a request that an upstream refused, on both sides, and the rule that it likely breaks.
+"""`dragoman explain`: show what happened to a request, and both sides of one that an upstream refused.
 
-The gateway stores the last refusals in the state folder; this command reads and removes them.
+The running gateway knows its last requests: their models, attempts, notes, tokens and times, without bodies. Of
+refusals it also writes reports with bodies to the state folder, which this command reads and removes.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import textwrap
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from urllib.parse import urlencode
 
 import msgspec
 
-from dragoman.cli.terminal import one_line, print_error, replace_unencodable, width
+from dragoman.cli.log import note_lines
+from dragoman.cli.status import add_gateway_options, admin_socket, query_admin
+from dragoman.cli.terminal import one_line, plain, print_error, replace_unencodable, width
 from dragoman.gateway import explain
 from dragoman.gateway.explain import RefusalLog, RefusalReport
+from dragoman.gateway.recent import is_id_of
+from dragoman.gateway.records import LoggedRequest, epoch_of, input_tokens, local_time
 from dragoman.gateway.secrets import app_folders
 from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
 
 _LAST = "last"
 _LISTED = ("id", "at", "client", "upstream", "dialect", "model", "status", "fault")
 _WIDEST = 160
+_LONGEST_ROW = 300  # characters, without a terminal
+_NOTHING = (
+    "Nothing to explain: no recent request was refused, failed or lost content, and no refusal of the last day is "
+    "stored. `dragoman log` lists all recent requests."
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `dragoman explain`."""
     parser.add_argument(
-        "id", nargs="?", metavar="ID", help="the id of a request, its first characters, or `last`; without it, list all"
+        "id",
+        nargs="?",
+        metavar="ID",
+        help="the id of a request, its first or last characters, or `last`; without it, list the requests that were "
+        "refused, failed or lost content",
     )
     parser.add_argument("--purge", action="store_true", help="remove all stored refusals")
+    add_gateway_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -41,58 +60,139 @@ def run(arguments: Namespace) -> int:
             return print_error("--purge removes all refusals, so it cannot be combined with an ID.", 2)
         print(f"refusals removed: {refusals.purge()}", file=sys.stderr)
         return 0
+    recent = _recent(arguments)
     if arguments.id is None:
-        return _list(refusals, as_json=arguments.json)
-    return _show(refusals, arguments.id, as_json=arguments.json)
+        return _list(refusals, recent, as_json=arguments.json)
+    return _show(refusals, recent, arguments.id, as_json=arguments.json)
 
 
-def _list(refusals: RefusalLog, *, as_json: bool) -> int:
-    stored = [found for identity in refusals.ids() if (found := refusals.load(identity))]
+def _recent(arguments: Namespace) -> list[LoggedRequest]:
+    """Return the requests that the running gateway knows: those that the ID names, or the remarkable ones."""
+    socket = admin_socket(arguments.config, arguments.port)
+    response = query_admin(socket, f"/requests?{urlencode({'id': arguments.id or ''})}")
+    return msgspec.convert(response, list[LoggedRequest]) if isinstance(response, list) else []
+
+
+# --- the list
+
+
+def _list(refusals: RefusalLog, recent: list[LoggedRequest], *, as_json: bool) -> int:
+    known = {each.request_id for each in recent}
+    stored = [found for identity in refusals.ids() if identity not in known and (found := refusals.load(identity))]
+    rows = [*((epoch_of(each.ts), _recent_row(each)) for each in recent), *((each.at, _row(each)) for each in stored)]
+    rows.sort(key=lambda row: row[0], reverse=True)
     if as_json:
-        rows = [{**msgspec.to_builtins(each), "status": each.answered.line} for each in stored]
-        print(jsonio.encode_pretty([{name: row[name] for name in _LISTED} for row in rows]).decode())
-    elif not stored:
-        print(
-            "No refusal is stored: there was none in the last day, or the configuration sets `explain = false`.",
-            file=sys.stderr,
-        )
+        print(jsonio.encode_pretty([row for _, row in rows]).decode())
+    elif not rows:
+        print(_NOTHING, file=sys.stderr)
     else:
-        for each in stored:
-            print(_line(each))
+        columns = width(_WIDEST) if sys.stdout.isatty() else _LONGEST_ROW
+        for at, row in rows:
+            print(_line(at, row, columns))
         print("Run `dragoman explain ID` to see one.", file=sys.stderr)
     return 0
 
 
-def _line(refusal: RefusalReport) -> str:
-    when = time.strftime("%m-%d %H:%M:%S", time.localtime(refusal.at))
-    return one_line(
-        f"{refusal.id}  {when}  {refusal.client} → {refusal.upstream}  {refusal.answered.line} {refusal.fault}"
-    )
+def _row(refusal: RefusalReport) -> dict[str, Json]:
+    fields = {**msgspec.to_builtins(refusal), "status": refusal.response.line}
+    return {name: fields[name] for name in _LISTED}
 
 
-def _show(refusals: RefusalLog, requested_id: str, *, as_json: bool) -> int:
+def _recent_row(entry: LoggedRequest) -> dict[str, Json]:
+    lost = sorted({note.rule for note in entry.changes if note.action == "dropped"})
+    what = entry.error or (f"lost content: {', '.join(lost)}" if lost else f"after {', '.join(entry.tried)}")
+    return {
+        "id": entry.request_id,
+        "at": epoch_of(entry.ts),
+        "client": entry.dialect or None,
+        "upstream": entry.upstream or None,
+        "dialect": entry.upstream_dialect or None,
+        "model": entry.used_model or entry.model,
+        "status": str(entry.status or "---"),
+        "fault": what,
+        "outcome": entry.outcome,
+    }
+
+
+def _line(at: float, row: dict[str, Json], columns: int) -> str:
+    when = time.strftime("%m-%d %H:%M:%S", time.localtime(at))
+    text = f"{row['id']}  {when}  {row['client'] or '-'} → {row['upstream'] or '-'}  {row['status']} {row['fault']}"
+    return one_line(text, max(columns, 72))
+
+
+# --- one request
+
+
+def _show(refusals: RefusalLog, recent: list[LoggedRequest], requested_id: str, *, as_json: bool) -> int:
     ids = refusals.ids()
-    found = (
-        ids[:1]
-        if requested_id == _LAST
-        else [each for each in ids if each == requested_id or each.startswith(requested_id)]
-    )
+    if requested_id == _LAST:
+        found = [recent[0].request_id] if recent else ids[:1]
+    else:
+        known = [*(each.request_id for each in recent), *ids]
+        found = list(dict.fromkeys(each for each in known if is_id_of(each, requested_id)))
     if requested_id in found:
         found = [requested_id]
-    refusal = refusals.load(found[0]) if len(found) == 1 else None
-    if refusal is None:
+    if len(found) != 1:
         return print_error(_missing(requested_id, ids, found), 1)
+    entry = next((each for each in recent if each.request_id == found[0]), None)
+    refusal = refusals.load(found[0]) if found[0] in ids else None
+    if entry is None and refusal is None:
+        return print_error(_missing(requested_id, ids, []), 1)
     if as_json:
-        print(jsonio.encode_pretty(msgspec.to_builtins(refusal)).decode())
-    else:
-        sys.stdout.write(explain.render_report(refusal, width(_WIDEST)))
+        parts = {"request": msgspec.to_builtins(entry), **(msgspec.to_builtins(refusal) if refusal else {})}
+        print(jsonio.encode_pretty(parts).decode())
+        return 0
+    columns = width(_WIDEST)
+    if entry is not None:
+        print("\n".join(render_request(entry, columns, has_report=refusal is not None)))
+    if refusal is not None:
+        sys.stdout.write(("\n" if entry else "") + explain.render_report(refusal, columns))
     return 0
+
+
+def render_request(entry: LoggedRequest, columns: int, *, has_report: bool = False) -> Iterator[str]:
+    """Yield what is known about a request, as lines of text. A report about it shows its changes itself."""
+    model = entry.model if entry.used_model in ("", entry.model) else f"{entry.model} as {entry.used_model}"
+    upstream = f"{entry.upstream} ({entry.upstream_dialect})" if entry.upstream_dialect else entry.upstream
+    kind = "stream" if entry.stream else "whole response"
+    times = [f"{entry.total_ms:.0f} ms"]
+    if entry.first_byte_ms is not None:
+        times.insert(0, f"first byte {entry.first_byte_ms:.0f} ms")
+    tokens = "" if entry.output_tokens is None else f"{input_tokens(entry)} in, {entry.output_tokens} out"
+    rows = {
+        "request": f"{entry.method} {entry.path}, {entry.dialect or 'unknown dialect'}, {kind}",
+        "from": entry.client,
+        "model": model,
+        "upstream": ", ".join(filter(None, (upstream, entry.credential and f"credential {entry.credential}"))),
+        "outcome": f"{entry.outcome}, status {entry.status or 'none'}" + (f", stop {entry.stop}" if entry.stop else ""),
+        "error": entry.error,
+        "time": ", ".join(times),
+        "tokens": f"{tokens} (estimated)" if entry.tokens_estimated else tokens,
+        "attempts": str(entry.attempts or ""),
+    }
+    yield f"{entry.request_id}  {local_time(epoch_of(entry.ts))}"
+    for name, value in rows.items():
+        if value:
+            head = f"  {name:<9} "
+            yield textwrap.fill(
+                plain(one_line(value, 1000)), columns, initial_indent=head, subsequent_indent=" " * len(head)
+            )
+    shown = msgspec.structs.replace(entry, changes=(), notes=0) if has_report else entry
+    lines = list(note_lines(shown, columns))
+    if lines:
+        yield ""
+        yield from lines
+    if not has_report and not entry.notes and entry.upstream:
+        yield "\n    The translation changed nothing."
 
 
 def _missing(requested_id: str, ids: list[str], found: list[str]) -> str:
     if len(found) > 1:
-        return f"several ids begin with {requested_id!r}: {', '.join(found)}. Give more characters."
-    if not ids:
-        return f"no refusal is stored, so {requested_id!r} was not found. The gateway stores refusals for a day."
-    stored = ", ".join(ids)
-    return f"no refused request {requested_id!r} is stored; a new one may take a moment to appear. Stored: {stored}."
+        return f"several ids begin with {requested_id!r}: {', '.join(found[:10])}. Give more characters."
+    if requested_id == _LAST:
+        return "no request is known: no gateway is running, or it has had none; and no refusal is stored."
+    stored = f" Stored refusals: {', '.join(ids)}." if ids else ""
+    return (
+        f"no request {requested_id!r} is known. A running gateway keeps its last requests, and reports about refusals "
+        f"are stored for a day; a new report may take a moment to appear.{stored}"
+    )

@@ -55,12 +55,12 @@ def run(arguments: Namespace) -> int:
 
 
 def _list(arguments: Namespace) -> int:
-    found = list_formats()
+    formats = list_formats()
     if arguments.json:
-        print(jsonio.encode_pretty(found).decode())
+        print(jsonio.encode_pretty(formats).decode())
         return 0
-    paint, width = Paint(sys.stdout), max(len(row.name) for row in found)
-    for row in found:
+    paint, width = Paint(sys.stdout), max(len(row.name) for row in formats)
+    for row in formats:
         print(f"{paint(f'{row.name:<{width}}', 'bold')}  {row.models}")
         print(f"{'':<{width}}  {paint(row.looks, 'dim')}")
         if row.also:
@@ -75,12 +75,12 @@ def _list(arguments: Namespace) -> int:
 def _try(arguments: Namespace) -> int:
     tools = _tools(arguments.tools)
     text = read_input(arguments.file).decode(errors="replace")
-    found = list(find_calls(text, _choice(arguments.table), tools, arguments.cut))
+    items = list(find_calls(text, _choice(arguments.table), tools, arguments.cut))
     if arguments.json:
-        print(jsonio.encode_pretty(found).decode())
+        print(jsonio.encode_pretty(items).decode())
     else:
-        print("\n".join(_lines(found, Paint(sys.stdout))))
-        calls = sum(each.kind == "call" for each in found)
+        print("\n".join(_lines(items, Paint(sys.stdout))))
+        calls = sum(each.kind == "call" for each in items)
         print(f"{calls} call{'' if calls == 1 else 's'}", file=sys.stderr)
         if not calls and arguments.table == "auto" and arguments.tools is None:
             print(
@@ -118,8 +118,8 @@ def find_calls(text: str, choice: str, tools: Iterable[Json] = (), cut: int = 0)
     return merge_outputs((*(each for piece in pieces for each in engine.feed(piece)), *engine.close()))
 
 
-def _lines(found: Iterable[ParsedItem], paint: Paint) -> Iterator[str]:
-    for each in found:
+def _lines(items: Iterable[ParsedItem], paint: Paint) -> Iterator[str]:
+    for each in items:
         match each.kind:
             case "call":
                 cut = "" if each.complete else paint("  (cut off)", "yellow")

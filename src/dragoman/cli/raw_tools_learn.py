@@ -50,11 +50,11 @@ def learn(arguments: Namespace) -> int:
     file_name = _NOT_IN_NAMES.sub("_", Path(arguments.template).name.partition(".")[0]).strip("_.-")
     try:
         template = read_template(arguments.template, read_input(arguments.template), variables)
-        found = learn_from(template, arguments.name or file_name or "learnt")
+        learnt = learn_from(template, arguments.name or file_name or "learnt")
     except (TemplateError, CannotLearn, TableFileError) as error:
         return print_error(error, 1)
     written = (
-        f"# Learnt from {Path(arguments.template).name} by dragoman raw-tools learn.\n{render_tables([found.table])}"
+        f"# Learnt from {Path(arguments.template).name} by dragoman raw-tools learn.\n{render_tables([learnt.table])}"
     )
     if arguments.output is None:
         print(written, end="")
@@ -63,8 +63,8 @@ def learn(arguments: Namespace) -> int:
             arguments.output.write_text(written, encoding="utf-8")
         except OSError as error:
             return print_error(f"{arguments.output}: {error.strerror or error}", 1)
-    _report(found, arguments.output)
-    return 0 if found.verdict.all_match else _NOT_ALL_READ
+    _report(learnt, arguments.output)
+    return 0 if learnt.verdict.all_match else _NOT_ALL_READ
 
 
 def learn_from(template: Template, name: str) -> LearntTable:
@@ -105,14 +105,14 @@ def _verify(template: Template, table: Table, variant: Variant) -> LearntTable:
     return LearntTable(table, verdict, find_shipped_equal(table, probes), sample)
 
 
-def _report(found: LearntTable, output: Path | None) -> None:
+def _report(learnt: LearntTable, output: Path | None) -> None:
     paint = Paint(sys.stderr)
-    table, verdict = found.table, found.verdict
+    table, verdict = learnt.table, learnt.verdict
     lines = [
         f"format   {table.body}, {'special tokens' if table.special else 'tags'}",
         f"section  {_shown(table.section_begin)} … {_shown(table.section_end)}",
         f"call     {_shown(table.call_begin)} … {_shown(table.call_end)}",
-        f"sample   {one_line(found.sample.strip(), 400)}",
+        f"sample   {one_line(learnt.sample.strip(), 400)}",
         f"checked  {verdict.read} of {verdict.total} renderings read correctly",
     ]
     for line in lines:
@@ -123,9 +123,9 @@ def _report(found: LearntTable, output: Path | None) -> None:
             f"         expected {one_line(miss.expected, 300)}\n         read     {one_line(miss.read, 300)}",
             file=sys.stderr,
         )
-    if found.shipped:
+    if learnt.shipped:
         print(
-            f'The shipped format {found.shipped} reads the same calls: set raw_tools = "{found.shipped}".',
+            f'The shipped format {learnt.shipped} reads the same calls: set raw_tools = "{learnt.shipped}".',
             file=sys.stderr,
         )
     elif output is not None:

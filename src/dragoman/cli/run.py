@@ -6,6 +6,7 @@ settings of `client_setup` reach the client as environment variables and argumen
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import shlex
@@ -13,10 +14,12 @@ import shutil
 import signal
 import subprocess
 from argparse import REMAINDER, ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -34,19 +37,24 @@ from dragoman.cli.detection import (
     NOTHING_FOUND,
     DetectedUpstream,
     load_or_detect,
-    missing_credential,
     setup_hints,
+    stale_configuration,
     upstream_variables,
 )
 from dragoman.cli.doctor_checks import check_saved_settings
-from dragoman.cli.status import fetch_status
+from dragoman.cli.model_choice import KnownModels
+from dragoman.cli.status import fetch_status, query_admin
 from dragoman.cli.terminal import EXIT_LOGIN_NEEDED, EXIT_NOT_RUNNING, CommandError, port_number, print_notice
-from dragoman.errors import UnknownModel
 from dragoman.gateway.config import Config, load_config
-from dragoman.gateway.listing import known_models
 from dragoman.gateway.secrets import KEY_PREFIX, app_folders, gateway_key
+from dragoman.gateway.upstream_config import Upstream
+from dragoman.wire.jsonio import Json
+
+if TYPE_CHECKING:
+    from dragoman.gateway.serve import GatewayServer
 
 _NO_PROGRAM, _CANNOT_RUN = 127, 126
+_LONGEST_WAIT = 10.0  # seconds for the models of the private gateway
 _DRAIN = 1.0  # seconds for open responses once the client has ended: no process reads them
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -58,7 +66,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "client", metavar="CLIENT", help="claude, codex, opencode, gemini, aider, goose, qwen, or any command"
     )
     parser.add_argument("arguments", nargs=REMAINDER, metavar="ARGUMENTS", help="passed to the client unchanged")
-    parser.add_argument("--model", help="the model to use (default: the client's own choice, if an upstream serves it)")
+    parser.add_argument(
+        "--model",
+        help="the model to use (default: the client's own choice, if an upstream serves it, else one of its family)",
+    )
     parser.add_argument(
         "--upstream", metavar="NAME", help="use only this upstream: one of the configuration, or a preset"
     )
@@ -95,6 +106,8 @@ class GatewayAccess(Struct, frozen=True):
     key: str
     config: Config
     description: str
+    models: Callable[[], Json]  # asks the gateway for the document of its models
+    is_usable: Callable[[Upstream], bool] = lambda upstream: True  # whether an upstream has a credential
     shell_key_text: str = ""
 
 
@@ -147,8 +160,15 @@ def _open_gateway(arguments: Namespace) -> Iterator[GatewayAccess]:
         upstream=arguments.upstream,
     )
     _require_upstream(config, detected)
-    with _private_gateway(config, arguments.log) as (url, key):
-        yield GatewayAccess(url, key, config, _description(config, detected))
+    with _private_gateway(config, arguments.log) as private:
+        models = partial(_models_of, private)
+        yield GatewayAccess(private.url, private.key, config, _description(config, detected), models, _is_usable)
+
+
+def _models_of(running: GatewayServer) -> Json:
+    """Return the document of the models of a gateway that runs in another thread."""
+    assert running.loop is not None
+    return asyncio.run_coroutine_threadsafe(running.gateway.models(), running.loop).result(_LONGEST_WAIT)
 
 
 def _require_upstream(config: Config, detected: Sequence[DetectedUpstream] | None) -> None:
@@ -157,9 +177,11 @@ def _require_upstream(config: Config, detected: Sequence[DetectedUpstream] | Non
         raise CommandError(
             "\n  ".join([f"{NOTHING_FOUND}, and none is configured.", *setup_hints()]), EXIT_LOGIN_NEEDED
         )
+    from dragoman.gateway.upstream_credentials import missing_credential  # slow to load
+
     missing = [missing_credential(upstream, os.environ) for upstream in config.upstreams.values()]
     if all(missing):
-        raise CommandError("no upstream is available: " + "; ".join(missing), EXIT_LOGIN_NEEDED)
+        raise CommandError("no upstream is available. " + " ".join(missing), EXIT_LOGIN_NEEDED)
 
 
 def _description(config: Config, detected: Sequence[DetectedUpstream] | None) -> str:
@@ -170,8 +192,8 @@ def _description(config: Config, detected: Sequence[DetectedUpstream] | None) ->
 
 
 @contextmanager
-def _private_gateway(config: Config, log: Path | None) -> Iterator[tuple[str, str]]:
-    """Run a gateway in a thread of this process; yield its URL and key. The key is not stored in any file."""
+def _private_gateway(config: Config, log: Path | None) -> Iterator[GatewayServer]:
+    """Run a gateway in a thread of this process. Its key is not stored in any file."""
     from dragoman.gateway.access_log import AccessLog
     from dragoman.gateway.redaction import Redactor
     from dragoman.gateway.serve import route_logs, running_gateway
@@ -179,40 +201,57 @@ def _private_gateway(config: Config, log: Path | None) -> Iterator[tuple[str, st
     key = f"{KEY_PREFIX}{secrets.token_urlsafe(32)}"
     descriptor = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(descriptor, "a", encoding="utf-8") as stream:
-        journal = AccessLog(Redactor(), stream=stream, form=config.log.format, level=config.log.level)
-        with running_gateway(config, key=key, journal=journal) as running:
+        access_log = AccessLog(Redactor(), stream=stream, form=config.log.format, level=config.log.level)
+        with running_gateway(config, key=key, access_log=access_log, admin_socket="beside") as running:
             route_logs(running.gateway)
             try:
-                yield running.url, key
+                yield running
             finally:
                 running.stop(hurried=True)
 
 
-def _running_gateway() -> GatewayAccess | None:
-    """Return the gateway that this user runs, or None."""
-    status = fetch_status(load_config(None, os.environ).server.admin_socket)
+def _running_gateway(*, may_be_stale: bool = False) -> GatewayAccess | None:
+    """Return the gateway that this user runs; None if there is none, or if it has an older configuration."""
+    socket = load_config(None, os.environ).server.admin_socket
+    status = fetch_status(socket)
     if status is None or status.get("state") != "ready" or not isinstance(status.get("url"), str):
         return None
+    if why := stale_configuration(status, os.environ):
+        remedy = f"`kill -HUP {status.get('pid')}` makes it read the configuration again."
+        use = "" if may_be_stale else " A private gateway is used."
+        print_notice(f"the gateway at {status['url']} has an older configuration: {why}.{use} {remedy}")
+        if not may_be_stale:
+            return None
     file = status.get("config")
     config = load_config(Path(file), os.environ) if isinstance(file, str) else load_config(None, os.environ)
     key = gateway_key(config.server.key, app_folders(os.environ).key_file).reveal()
     description = (
         f"the gateway at {status['url']} (pid {status.get('pid')}; {file or 'no configuration: the simulator is used'})"
     )
-    return GatewayAccess(str(status["url"]), key, config, description, shell_key(config, os.environ))
+    shell_text = shell_key(config, os.environ)
+    models = partial(query_admin, socket, "/models")
+    return GatewayAccess(str(status["url"]), key, config, description, models, shell_key_text=shell_text)
 
 
 # --- the client
 
 
 def _prepare(setup: ClientSetup, access: GatewayAccess, requested: str | None, key: str) -> ChildSetup:
-    config = access.config
-    listed = known_models(config)
-    default = config.routes.default
-    model = (default.model if default else "") or (listed[0].name if listed else "")
-    if setup.needs_model and not (requested or model):
-        raise CommandError(f"{setup.title} needs a model and none is known by name. Add --model NAME.", 2)
-    if requested and not is_served(config, requested):
+    known = KnownModels(access.config)
+    own_names = [name for name, _ in setup.default_models]
+    needs_model = setup.needs_model or not all(map(known.is_named, own_names))
+    if needs_model and not requested and known.needs_lists(setup.family, access.is_usable):
+        known = KnownModels.from_document(access.config, access.models())
+    choice = known.choose(setup.family, access.is_usable)
+    is_lost = setup.needs_model or not all(map(known.is_served, own_names))
+    if is_lost and not (requested or choice.model):
+        upstreams = ", ".join(access.config.upstreams)
+        raise CommandError(
+            f"{setup.title} needs a model, and none is known for {upstreams}. Add --model NAME, or set default_model of"
+            " the upstream in the configuration; `dragoman models` shows what the upstreams list.",
+            2,
+        )
+    if requested and not known.is_served(requested):
         print_notice(
             f"no upstream is known to serve the model {requested!r}. `dragoman models` lists the known models."
         )
@@ -220,21 +259,18 @@ def _prepare(setup: ClientSetup, access: GatewayAccess, requested: str | None, k
         setup,
         url=access.url,
         key=key,
-        model=model,
+        model=choice.model,
+        small_model=choice.small_model,
         requested=requested or "",
-        is_served=lambda name: is_served(config, name),
-        listed=listed,
+        is_served=known.is_served,
+        listed=known.entries,
     )
 
 
-def is_served(config: Config, name: str) -> bool:
-    """Return whether an upstream is known to serve this model; True for a service that has no list of models."""
-    try:
-        target = config.routes.resolve(name)[0]
-    except UnknownModel:
-        return False
-    dialect = target.upstream.dialect
-    return not dialect.models or target.model in dialect.models or bool(dialect.codec.capabilities(target.model).window)
+def _is_usable(upstream: Upstream) -> bool:
+    from dragoman.gateway.upstream_credentials import missing_credential  # slow to load
+
+    return not missing_credential(upstream, os.environ)
 
 
 def child_environment(environ: Mapping[str, str], child_setup: ChildSetup, hidden: set[str]) -> dict[str, str]:
@@ -251,7 +287,7 @@ def child_environment(environ: Mapping[str, str], child_setup: ChildSetup, hidde
 
 
 def _print_env(arguments: Namespace, setup: ClientSetup) -> int:
-    access = _running_gateway()
+    access = _running_gateway(may_be_stale=True)
     if access is None:
         raise CommandError(
             "no gateway is running, so its address cannot be printed. Start one with `dragoman serve`.",

@@ -20,7 +20,7 @@ from msgspec import structs
 from dragoman.cli.client_setup import setup_lines
 from dragoman.cli.terminal import Paint, port_number, print_error, replace_unencodable
 from dragoman.errors import LocalMisuse
-from dragoman.gateway.config import Config, load_config
+from dragoman.gateway.config import Config, LoadedConfig, load_with_origins
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.listing import known_models
 
@@ -49,15 +49,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run `dragoman serve`; return the exit status."""
     replace_unencodable(sys.stdout)
-    given = {"server.host": arguments.host, "server.port": arguments.port, "server.workers": arguments.workers}
-    flags = {name: value for name, value in given.items() if value is not None}
-    read = partial(load_config, arguments.config, os.environ, flags=flags)
+    options = {"server.host": arguments.host, "server.port": arguments.port, "server.workers": arguments.workers}
+    flags = {name: value for name, value in options.items() if value is not None}
+    read = partial(load_with_origins, arguments.config, os.environ, flags=flags)
     if arguments.worker:
         read = partial(_read_for_worker, read, arguments.worker)
-    config = read()
+    loaded = read()
+    config = loaded.config
     gc.disable()  # until the gateway serves: loading leaves no garbage
     try:
-        return _serve(config, read, arguments)
+        return _serve(loaded, read, arguments)
     except ConfigError:
         raise
     except LocalMisuse as error:
@@ -68,28 +69,30 @@ def run(arguments: Namespace) -> int:
         gc.enable()
 
 
-def _serve(config: Config, read: Callable[[], Config], arguments: Namespace) -> int:
+def _serve(loaded: LoadedConfig, read: Callable[[], LoadedConfig], arguments: Namespace) -> int:
     from dragoman.gateway import serve  # slow to load, and not needed to report a bad configuration
 
+    config = loaded.config
     if config.server.workers == 1 or arguments.worker:
         worker = arguments.worker is not None
         ready = partial(_announce, config, quiet=arguments.quiet, first=arguments.worker in (None, 1))
-        return serve.serve(config, ready=ready, read=read, worker=worker)
+        return serve.serve(loaded, ready=ready, read=read, worker=worker)
     from dragoman.gateway.server_workers import serve_workers
 
     gc.enable()
     command = [sys.executable, "-m", "dragoman", "serve", "--quiet", "--host", config.server.host]
     command += ["--config", str(arguments.config)] if arguments.config else []
-    return serve_workers(config, command, ready=partial(_print_banner, config, quiet=arguments.quiet))
+    return serve_workers(loaded, command, read=read, ready=partial(_print_banner, config, quiet=arguments.quiet))
 
 
-def _read_for_worker(read: Callable[[], Config], number: int) -> Config:
+def _read_for_worker(read: Callable[[], LoadedConfig], number: int) -> LoadedConfig:
     """Return the configuration of a worker: the shared one, with the worker's own admin socket."""
     from dragoman.gateway.server_workers import socket_of
 
-    config = read()
-    server = structs.replace(config.server, admin_socket=socket_of(config.server.admin_socket, number), admin_port=None)
-    return structs.replace(config, server=server)
+    loaded = read()
+    server = loaded.config.server
+    server = structs.replace(server, admin_socket=socket_of(server.admin_socket, number), admin_port=None)
+    return structs.replace(loaded, config=structs.replace(loaded.config, server=server))
 
 
 def _listen_error(config: Config, error: OSError) -> str:
@@ -133,7 +136,7 @@ def _print_banner(config: Config, url: str, *, quiet: bool) -> None:
         ("Bedrock API", url),
         ("models", ", ".join(model.name for model in known_models(config)[:8]) or "any name that your upstreams know"),
         ("upstreams", names if config.file else f"{names} (no configuration: the simulator is used)"),
-        ("status", "dragoman status, dragoman doctor; SIGHUP reloads the configuration"),
+        ("status", "dragoman status, dragoman log -f, dragoman top; dragoman reload reads the configuration again"),
     ]
     lines = [paint(url, "bold"), "", *(f"  {name:<14} {value}" for name, value in rows), ""]
     for client in setup_lines(url, config, os.environ):

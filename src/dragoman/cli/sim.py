@@ -93,10 +93,10 @@ def _print_exchange(received: ReceivedRequest) -> None:
     print(one_line(f"{received.method} {received.path} {received.status}{ended}{note}"), file=sys.stderr, flush=True)
 
 
-def _limits(given: dict[str, Json]) -> SimulatorLimits:
-    if isinstance(arns := given.get("profile_arns"), str):
-        given = {**given, "profile_arns": [*arns.split(",")]}
+def _limits(values: dict[str, Json]) -> SimulatorLimits:
+    if isinstance(arns := values.get("profile_arns"), str):
+        values = {**values, "profile_arns": [*arns.split(",")]}
     try:
-        return msgspec.convert(given, SimulatorLimits, strict=False)
+        return msgspec.convert(values, SimulatorLimits, strict=False)
     except msgspec.ValidationError as error:
         raise LocalMisuse(f"--limit: {error}") from None

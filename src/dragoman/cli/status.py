@@ -1,7 +1,7 @@
 """`dragoman status`: show the state of the running gateway, read from its admin socket.
 
-`cooldown`, `doctor` and `run` use the functions that query the socket, and the ones that render durations and
-cooldowns.
+`cooldown`, `doctor`, `explain`, `log`, `reload`, `run` and `top` use the functions that find and query the socket, and
+the ones that render durations and cooldowns.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from dragoman.cli.terminal import EXIT_NOT_RUNNING, Paint, one_line, print_error, replace_unencodable
+from dragoman.cli.terminal import EXIT_NOT_RUNNING, CommandError, Paint, one_line, replace_unencodable
 from dragoman.errors import DragomanError
 from dragoman.gateway.config import load_config
 from dragoman.gateway.layers import ConfigError
@@ -29,17 +29,26 @@ _STATES = {"ok": "green", "expired": "red", "missing": "red", "login needed": "r
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `dragoman status`."""
-    parser.add_argument(
-        "--config", metavar="FILE", type=Path, help="the configuration that the gateway was started with"
-    )
-    add_port(parser)
+    add_gateway_options(parser)
     parser.add_argument("--usage", action="store_true", help="request from Kiro how much quota each login has left")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def add_port(parser: ArgumentParser) -> None:
-    """Add the option that selects one of several gateways of one user."""
+def add_gateway_options(parser: ArgumentParser) -> None:
+    """Add the options that select one of several gateways of one user."""
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="the configuration that the gateway was started with"
+    )
     parser.add_argument("--port", type=int, help="the gateway on this port, if several run")
+
+
+def no_gateway(socket: Path) -> CommandError:
+    """Return the error that no gateway listens on a socket; it names the others of this user."""
+    lines = [
+        f"no gateway is running: {socket} does not answer. Start one with `dragoman serve`.",
+        *_other_gateways(socket),
+    ]
+    return CommandError("\n".join(lines), EXIT_NOT_RUNNING)
 
 
 def run(arguments: Namespace) -> int:
@@ -51,10 +60,7 @@ def run(arguments: Namespace) -> int:
     if status is None:
         if arguments.json:
             print(jsonio.encode_pretty({"state": "not running", "admin_socket": str(socket)}).decode())
-        print("\n".join(elsewhere), end="\n" if elsewhere else "", file=sys.stderr)
-        return print_error(
-            f"no gateway is running: {socket} does not answer. Start one with `dragoman serve`.", EXIT_NOT_RUNNING
-        )
+        raise no_gateway(socket)
     if arguments.usage:
         asyncio.run(_add_usage(status, arguments.config))
     if arguments.json:
@@ -68,19 +74,28 @@ def admin_socket(file: Path | None, port: int | None = None) -> Path:
     """Return the path of the admin socket of the gateway that uses this configuration.
 
     If the configuration cannot be read, return the default path and print a warning. `port` selects the gateway on
-    that port: only the first gateway of a user has the configured path, each further one has its own.
+    that port: only the first gateway of a user has the configured path, each further one, such as that of `dragoman
+    run`, has its own. Without it, the only gateway of the user is found, whatever its path is.
     """
+    return find_socket(configured_socket(file), port)
+
+
+def configured_socket(file: Path | None) -> Path:
+    """Return the configured admin socket, or the default one, with a warning, if the configuration cannot be read."""
     try:
-        place = load_config(file, os.environ).server.admin_socket
+        return load_config(file, os.environ).server.admin_socket
     except ConfigError as error:
         place = app_folders(os.environ).admin_socket
         print(f"{error}\ndragoman: the configuration is not valid; using the default socket {place}.", file=sys.stderr)
-    return place if port is None else _socket_of_port(place, port)
+        return place
 
 
-def _socket_of_port(place: Path, port: int) -> Path:
+def find_socket(place: Path, port: int | None) -> Path:
+    """Return the admin socket of the gateway on this port, or of the only gateway; `place` is the configured one."""
     from dragoman.gateway import admin
 
+    if port is None:
+        return admin.find_socket(place)
     first = fetch_status(place) or {}
     return place if str(first.get("url")).endswith(f":{port}") else admin.fallback_socket(place, port)
 
@@ -99,12 +114,12 @@ def fetch_status(socket: Path) -> dict[str, Json] | None:
     return status if isinstance(status, dict) else None
 
 
-def query_admin(socket: Path, path: str = "/status", method: str = "GET") -> Json:
+def query_admin(socket: Path, path: str = "/status", method: str = "GET", timeout: float = 5.0) -> Json:
     """Return the response of the gateway that listens on this socket, or None if there is none."""
     from dragoman.gateway import admin
 
     try:
-        return jsonio.decode(admin.send_admin_request(socket, path, method))
+        return jsonio.decode(admin.send_admin_request(socket, path, method, timeout))
     except (OSError, JsonError):
         return None
 
@@ -160,6 +175,9 @@ def render_status(status: dict[str, Json], now: float, paint: Paint) -> Iterator
     for name in ("reload_refused", "refused"):  # the reason why the last reload was refused
         if status.get(name):
             yield paint(f"the last reload was refused: {one_line(status[name])}", "red")
+    settings = status.get("restart_needed")
+    for setting in settings if isinstance(settings, list) else ():
+        yield paint(f"{one_line(setting)}: restart needed", "yellow")
     if any(row.get("cooldowns") for row in objects_in(status.get("upstreams"))):
         yield paint("Some upstreams are in cooldown. `dragoman cooldown clear` ends it.", "yellow")
     if status.get("dropped_log_lines"):

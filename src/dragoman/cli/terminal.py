@@ -107,16 +107,16 @@ def print_notice(sentence: object) -> None:
 
 def named_values(option: str, texts: Sequence[str]) -> dict[str, Json]:
     """Parse the NAME=VALUE texts of a repeated option; a value that is not JSON is a string. Raises CommandError."""
-    found: dict[str, Json] = {}
+    values: dict[str, Json] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise CommandError(f"{option} {text}: expected NAME=VALUE.", 2)
         try:
-            found[name] = jsonio.decode(value)
+            values[name] = jsonio.decode(value)
         except jsonio.JsonError:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def port_number(text: str) -> int:

@@ -45,8 +45,8 @@ def get(name: str) -> Dialect:
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise LocalMisuse(f"unknown dialect {name!r}{hint} (known: {', '.join(names())})")
     module, _, attribute = location.partition(":")
-    found = getattr(importlib.import_module(module), attribute)
-    dialect = found() if callable(found) else found
+    registered = getattr(importlib.import_module(module), attribute)
+    dialect = registered() if callable(registered) else registered
     if not isinstance(dialect, Dialect):
         raise LocalMisuse(f"the entry point {location} of dialect {name!r} is not a Dialect")
     return dialect
@@ -65,6 +65,7 @@ def bedrock_invoke() -> Dialect:
         codec=codec,
         binding=bedrock.BINDING,
         counts=bedrock.COUNTS,
+        model_list=None,
         key_header="authorization",
         attribution=False,
     )
@@ -84,8 +85,8 @@ def _locations() -> dict[str, str]:
 def _may_add(folder: str) -> bool:
     """Return whether a package installed in this folder may add dialects."""
     try:
-        with os.scandir(folder or ".") as found:
-            return any(map(_mentions_us, found))
+        with os.scandir(folder or ".") as entries:
+            return any(map(_mentions_us, entries))
     except NotADirectoryError:
         return True  # A file, such as a zip archive: its content is not searched.
     except OSError:

@@ -136,11 +136,11 @@ class TypedRequest(Struct, frozen=True):
     """A request of the documented shape, read from its bytes straight into Structs.
 
     The body of the call holds only the free-form JSON of the request, with its nesting, so that limits can be checked;
-    `other_values` is the approximate number of other JSON values. `asked` is the canonical request.
+    `other_values` is the approximate number of other JSON values. `conversation` is the canonical request.
     """
 
     call: ApiRequest
-    asked: Conversation
+    conversation: Conversation
     other_values: int
 
 
@@ -148,10 +148,10 @@ class RequestSummary(Struct, frozen=True):
     """A small request of the documented shape, without its texts.
 
     Requests with equal `shape` differ only in texts and numbers that no filter reads: if one of them can be sent
-    unchanged, all can. `asked` is the canonical request without messages.
+    unchanged, all can. `conversation` is the canonical request without messages.
     """
 
-    asked: Conversation
+    conversation: Conversation
     message_count: int
     shape: Hashable
 
@@ -287,6 +287,23 @@ class ModelListing(Protocol):
         """Return the body of the list."""
 
 
+class ModelListPage(Struct, frozen=True):
+    """One page of a service's own list of models; `next_page` is the token that the next request names."""
+
+    models: tuple[ListedModel, ...]
+    next_page: str = ""
+
+
+class ModelListReader(Protocol):
+    """Reads the list of models that a service returns.
+
+    The binding's `wrap` gives the request of a call `models`; its hint `page` is the token of a further page.
+    """
+
+    def parse_page(self, body: bytes) -> ModelListPage:
+        """Read one page. Entries that cannot be read are left out. Raises UpstreamViolation for another body."""
+
+
 class StoredResponses(Protocol):
     """Responses that a service stores and returns by their id, for dialects that have them."""
 
@@ -327,6 +344,7 @@ class Dialect(Struct, frozen=True):
     binding: Binding
     counts: TokenCounting | None = None
     listing: ModelListing | None = None  # None: the list of OpenAI, which most clients can read
+    model_list: ModelListReader | None = None  # None: the service has no list, or none at this address
     key_header: str = "authorization"  # the header of the key; `authorization` takes it as a bearer token
     stored: StoredResponses | None = None
     continuation: Continuation | None = None
@@ -335,6 +353,8 @@ class Dialect(Struct, frozen=True):
     summary_reader: SummaryReader | None = None  # reads small requests for the plan cache of a gateway
     attribution: bool = False  # the service reads Claude Code's accounting line in the system prompt
     json_lines: bool = False  # streams are JSON lines, so they begin like a whole JSON reply
+    # Returns the rules that an error of the service names and that the body of a request does not show.
+    refusal_rules: Callable[[ApiRequest, Fault], Sequence[Breach]] | None = None
 
 
 class ContentDetector(Struct):
@@ -408,7 +428,7 @@ class StreamReader:
             for frame in () if self.is_over else self._frames.feed(chunk):
                 if not self.is_over and (step := self.step(frame)) is not None:
                     steps.append(step)
-            self.buffered.set(0 if self.is_over else self._frames.held)
+            self.buffered.set(0 if self.is_over else self._frames.buffered_bytes)
         except DragomanError as error:
             if not self.is_over:
                 steps.append(self.fail(error))

@@ -208,7 +208,7 @@ class _RestoreNames(Struct, ResponseFilter, eq=False):
 # --- WrapArguments
 
 
-HELD_LIMIT = 1024 * 1024  # most characters of one call to buffer (docs/decisions/raw_tools.md#d22)
+BUFFER_LIMIT = 1024 * 1024  # most characters of one call to buffer (docs/decisions/raw_tools.md#d22)
 WHOLE_LIMIT = 32 * 1024 * 1024  # the same for a call that must be sent whole: the size limit of a frame
 
 
@@ -249,7 +249,7 @@ class WrapArguments(MessageFilter):
         self._needs_objects = upstream.arguments == "object"
         self.applies_to = frozenset({"calls"}) if self._needs_objects else NO_FEATURES
         if client.arguments == "object":
-            self.answers = _WholeCalls if "whole_calls" in client.traits else _WrapStream
+            self.make_response_filter = _WholeCalls if "whole_calls" in client.traits else _WrapStream
 
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
@@ -351,9 +351,9 @@ class _WrapStream(Struct, ResponseFilter, eq=False):
         if text_start:
             call.buffered = call.buffered or ev.TextBuffer(self._keys.budget)
             call.buffered.add(text)
-            if len(call.buffered) > HELD_LIMIT:
+            if len(call.buffered) > BUFFER_LIMIT:
                 self._failed, self.reads = True, None
-                reason = f"tool arguments that are not a JSON object exceed {HELD_LIMIT} characters"
+                reason = f"tool arguments that are not a JSON object exceed {BUFFER_LIMIT} characters"
                 return (ev.Failed(Fault("server", reason)),)
         return ()
 

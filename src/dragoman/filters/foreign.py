@@ -54,7 +54,7 @@ class SharedFields(Struct, frozen=True):
     options: Mapping[str, str]
     media: Mapping[str, str]
     tools: Mapping[str, str]
-    answers: Mapping[str, str]
+    responses: Mapping[str, str]
 
     def of(self, extra: Extra, fields: Mapping[str, str]) -> Mapping[str, str]:
         """Return `fields` if the extra fields are of this family, else an empty mapping."""
@@ -108,7 +108,7 @@ class DropForeign(Filter):
         self._client = client
         self._upstream = upstream
         self._family = upstream_family
-        self.answers = partial(
+        self.make_response_filter = partial(
             _ReplyFilter, client, client_family, find_shared_fields(upstream_family, upstream, client)
         )
 
@@ -190,15 +190,15 @@ class _FitRequest:
         if extra is None or extra.family == self._family:
             return extra
         names = self._carried.of(extra, names)
-        kept: dict[str, Json] = {}
+        fields: dict[str, Json] = {}
         for name, value in extra.fields.items():
             own = names.get(name)
             need = self._target.option_needs.get(own, "") if own else ""
             if own and (not need or extra.fields.get(need) is True):
-                kept |= {own: value, need: True} if need else {own: value}
+                fields |= {own: value, need: True} if need else {own: value}
             elif name not in extra.spelling:
                 self._lost(extra.family, name, field_path(name, at))
-        return Extra(self._family, kept) if kept else None
+        return Extra(self._family, fields) if fields else None
 
     def _lost(self, family: str, name: str, place: str) -> None:
         if name.startswith(PARENT_PREFIX):
@@ -210,13 +210,13 @@ class _FitRequest:
     def _strip_fields(self, node: S, at: str, names: Mapping[str, str] = NO_FIELDS) -> S:
         """Return the node without another family's extra fields."""
         extra: Extra | None = getattr(node, "extra", None)
-        kept = self._extra(extra, at, names)
-        return node if kept is extra else structs.replace(node, extra=kept)
+        rest = self._extra(extra, at, names)
+        return node if rest is extra else structs.replace(node, extra=rest)
 
     def _message(self, message: Message, last: bool) -> Message:
         if _is_plain(message):
             return message
-        blocks = tuple([kept for block in message.blocks for kept in self._block(block, last, message.role)])
+        blocks = tuple([each for block in message.blocks for each in self._block(block, last, message.role)])
         message = self._strip_fields(message, message.at.path)
         return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
 
@@ -264,14 +264,14 @@ class _FitRequest:
 
     def _text(self, text: Text) -> Text:
         if text.citations:
-            kept = tuple(
+            citations = tuple(
                 each for each in text.citations if each.family == self._family and "citations" in self._target.traits
             )
-            if kept != text.citations:
+            if citations != text.citations:
                 self._notes.dropped(
                     "foreign.citation", text.at.path, "the target does not support citations of this kind"
                 )
-                text = structs.replace(text, citations=kept)
+                text = structs.replace(text, citations=citations)
         return self._strip_fields(self._unsign(text), text.at.path)
 
     def _unsign(self, node: S) -> S:
@@ -294,7 +294,7 @@ class _FitRequest:
         if block.is_redundant:
             return ()
         readable = server_tool_text(block) or part_text(block.data, block.family)
-        if (readable.found and readable.text.strip()) or readable.media:
+        if (readable.has_content and readable.text.strip()) or readable.media:
             return self._fit_parts(opaque_as_parts(block, self._notes, words=readable), role)
         kind = block.kind or "a block"
         self._notes.dropped(
@@ -432,7 +432,7 @@ class _ReplyFilter(Struct, ResponseFilter, eq=False):
                 self.reads = _WHEN_DROPPING if self._dropped else _WHEN_KEEPING
                 return ()
             case ev.Started() if event.extra is not None:
-                return (self._strip_fields(event, self._carried.answers),)
+                return (self._strip_fields(event, self._carried.responses),)
             case ev.Stopped(stop) if stop.extra is not None:
                 bare = self._strip_fields(stop)
                 return (event if bare is stop else structs.replace(event, stop=bare),)
@@ -479,11 +479,11 @@ class _ReplyFilter(Struct, ResponseFilter, eq=False):
         if extra is None or extra.family == self._family:
             return node
         names = names if extra.family == self._carried.family else NO_FIELDS
-        kept = {names[name]: value for name, value in extra.fields.items() if name in names}
+        fields = {names[name]: value for name, value in extra.fields.items() if name in names}
         for name in extra.fields:
             if name not in names and name not in extra.spelling:
                 self._note_once("foreign.field", name, lost_field_text(name, extra.family, "the client's dialect"))
-        return structs.replace(node, extra=Extra(self._family, kept) if kept else None)
+        return structs.replace(node, extra=Extra(self._family, fields) if fields else None)
 
     def _note_once(self, rule: str, kind: str, detail: str, action: Action = "dropped") -> None:
         kind = kind[:_LONGEST_KIND]

@@ -25,7 +25,7 @@ class RefuseServerState(Filter):
     """
 
     name = "refuse_server_state"
-    applies_to: Features = frozenset({"held"})
+    applies_to: Features = frozenset({"server_state"})
 
     def __init__(self, takes: frozenset[str]) -> None:
         self._takes = takes

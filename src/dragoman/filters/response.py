@@ -30,7 +30,7 @@ from dragoman.model.filter import (
 )
 from dragoman.wire.jsonio import ObjectScanner
 
-HELD_LIMIT = 4 * 1024 * 1024  # most characters that one stream may buffer
+BUFFER_LIMIT = 4 * 1024 * 1024  # most characters that one stream may buffer
 
 _LEADING: EventKinds = BLOCK_STARTS | {ev.BlockEnded, ev.Stopped}
 _SCANNING: EventKinds = _LEADING | {ev.ArgumentsDelta}
@@ -46,7 +46,7 @@ class SerializeBlocks(Filter):
     applies_to = NO_FEATURES
 
     def __init__(self, *, calls_end: bool = False) -> None:
-        self.answers = partial(_Queue, calls_end)
+        self.make_response_filter = partial(_Queue, calls_end)
 
 
 class _Waiting(Struct, eq=False):
@@ -151,8 +151,8 @@ class _Queue(Struct, ResponseFilter, eq=False):
             waiting.ended = True
         elif isinstance(event, ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta):
             self._buffered_chars += len(event.text)
-            if self._buffered_chars > HELD_LIMIT:
-                self._fail(f"more than {HELD_LIMIT} characters of interleaved blocks had to be buffered", out)
+            if self._buffered_chars > BUFFER_LIMIT:
+                self._fail(f"more than {BUFFER_LIMIT} characters of interleaved blocks had to be buffered", out)
 
     def _fail(self, reason: str, out: list[ev.Event]) -> None:
         self._failed = True
@@ -215,7 +215,7 @@ class FixStopReason(Filter):
     applies_to = NO_FEATURES
 
     def __init__(self, *, pauses: bool) -> None:
-        self.answers = partial(_StopReasonFilter, pauses)
+        self.make_response_filter = partial(_StopReasonFilter, pauses)
 
 
 class _StopReasonFilter(Struct, ResponseFilter, eq=False):

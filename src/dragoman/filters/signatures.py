@@ -100,7 +100,8 @@ class CarrySignatures(Filter):
 
     def __init__(self, client: Capabilities, client_family: str, upstream: Capabilities) -> None:
         moves_to_reasoning = "signed_content" in upstream.traits and "signed_content" not in client.traits
-        self.answers = partial(_MoveToReasoning if moves_to_reasoning else _MarkSignatures, client, client_family)
+        maker = _MoveToReasoning if moves_to_reasoning else _MarkSignatures
+        self.make_response_filter = partial(maker, client, client_family)
 
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
@@ -144,20 +145,20 @@ class _RestoreSignatures:
 
     def _block(self, block: Block, blocks: list[Block]) -> None:
         signature: Signature | None = getattr(block, "signature", None)
-        found = unmark_signature(signature.data) if signature is not None else None
+        unmarked = unmark_signature(signature.data) if signature is not None else None
         if isinstance(block, ToolCall) and block.id in self._pending:
             blocks.append(structs.replace(block, signature=self._pending.pop(block.id)[0]))
-        elif found is None:
+        elif unmarked is None:
             blocks.append(block)
-        elif isinstance(block, Reasoning) and found.owner is not None:
+        elif isinstance(block, Reasoning) and unmarked.owner is not None:
             if block.text:
                 blocks.append(structs.replace(block, signature=None))
-            self._attach(found.signature, found.owner, block.at.path, blocks)
+            self._attach(unmarked.signature, unmarked.owner, block.at.path, blocks)
         elif isinstance(block, Reasoning):
-            own = found.signature if found.signature.data else None
-            blocks.append(structs.replace(block, family=found.signature.family, signature=own))
+            own = unmarked.signature if unmarked.signature.data else None
+            blocks.append(structs.replace(block, family=unmarked.signature.family, signature=own))
         else:
-            blocks.append(structs.replace(block, signature=found.signature))
+            blocks.append(structs.replace(block, signature=unmarked.signature))
 
     def _attach(self, signature: Signature, owner: str, at: str, blocks: list[Block]) -> None:
         if owner:

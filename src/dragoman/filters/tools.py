@@ -115,7 +115,7 @@ def offered_tools(conversation: Conversation, notes: Notes) -> tuple[ToolSpec | 
         not search and not waiting and any(tool.name in mentions.shown for tool in deferred)
     )
     places: list[tuple[int, int]] = []
-    kept: list[ToolSpec | Opaque] = []
+    offered: list[ToolSpec | Opaque] = []
     sent: ToolSpec | Opaque
     for tool in tools:
         if not isinstance(tool, ToolSpec) or not tool.waits_for:
@@ -127,8 +127,8 @@ def offered_tools(conversation: Conversation, notes: Notes) -> tuple[ToolSpec | 
             place = (0, 0) if not sorts_by_place else (1, 0) if is_chosen else (2, mentions.place(tool))
             sent = _loaded(tool, notes)
         places.append(place)
-        kept.append(sent)
-    return tuple(kept[at] for at in sorted(range(len(kept)), key=places.__getitem__))
+        offered.append(sent)
+    return tuple(offered[at] for at in sorted(range(len(offered)), key=places.__getitem__))
 
 
 def _with_client_tools(tools: tuple[ToolSpec | Opaque, ...], notes: Notes) -> tuple[ToolSpec | Opaque, ...]:
@@ -163,20 +163,20 @@ def _without_redefinitions(tools: tuple[ToolSpec | Opaque, ...], notes: Notes) -
     """
     if not any(isinstance(tool, ToolSpec) and tool.waits_for == "block" for tool in tools):
         return tools
-    kept: list[ToolSpec | Opaque] = []
+    unique: list[ToolSpec | Opaque] = []
     places: dict[str, int] = {}
     for tool in tools:
         if not isinstance(tool, ToolSpec) or tool.waits_for != "block" or tool.name not in places:
             if isinstance(tool, ToolSpec):
-                places.setdefault(tool.name, len(kept))
-            kept.append(tool)
+                places.setdefault(tool.name, len(unique))
+            unique.append(tool)
             continue
-        first = kept[places[tool.name]]
+        first = unique[places[tool.name]]
         which = "the one in the tool list is used"
         if isinstance(first, ToolSpec) and first.waits_for == "block":
-            kept[places[tool.name]], which = tool, "the last one is used"
+            unique[places[tool.name]], which = tool, "the last one is used"
         notes.changed("tools.redefined", tool.at.path, f"{tool.name} is defined more than once; {which}")
-    return tuple(kept)
+    return tuple(unique)
 
 
 def _search(tools: Sequence[ToolSpec | Opaque]) -> Literal["", "client", "server"]:

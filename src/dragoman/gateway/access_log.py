@@ -16,18 +16,31 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from typing import Literal, TextIO, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct
 
+from dragoman.gateway.records import (
+    LEVEL_OF,
+    RANKS,
+    FailedAttempt,
+    Level,
+    LoggedRequest,
+    LogLine,
+    Record,
+    event_text,
+    local_time,
+    request_text,
+)
 from dragoman.gateway.redaction import Redactor
-from dragoman.http.addresses import is_loopback
-from dragoman.model.conversation import Stop, Usage
 from dragoman.model.filter import Note
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
+
+LogFormat: TypeAlias = Literal["auto", "text", "json"]
 
 _SAFE_BYTES = 4096  # PIPE_BUF: a writable pipe accepts this many bytes without blocking
 _MAX_QUEUED = 1024 * 1024  # bytes
@@ -168,153 +181,179 @@ def _poll(handle: int | None) -> select.poll | None:
     return poll
 
 
+# --- the last lines, kept in memory. `recent` reads them
+
+
+MAX_REQUESTS = 1000  # requests that reached an upstream, or failed here
+MAX_REFUSED = 200  # requests that were refused before an upstream was chosen
+MAX_EVENTS = 500
+MAX_BYTES = 4 * 1024 * 1024  # of all entries
+_REQUEST_BYTES = MAX_BYTES * 6 // 8
+_OTHER_BYTES = MAX_BYTES // 8  # for each of the other two rings
+MAX_NOTES = 200  # notes that an entry keeps
+_ENTRY_SIZE = 200  # bytes of an entry besides its line
+_NOTE_SIZE = 200  # bytes of a note besides its texts
+_FAILURE_SIZE = 500  # bytes of a failed attempt
+
+
+class RecentEntry(Struct, frozen=True, gc=False):
+    """One request or event. `at` is when it ended or happened, in seconds of the epoch."""
+
+    number: int
+    at: float
+    line: bytes  # JSON
+    notes: Sequence[Note] = ()
+    failures: Sequence[FailedAttempt] = ()
+
+    @property
+    def size(self) -> int:
+        """The bytes that the entry takes; what it shares with others is not counted."""
+        size = _ENTRY_SIZE + len(self.line)
+        if self.notes or self.failures:
+            size += _FAILURE_SIZE * len(self.failures)
+            size += sum([_NOTE_SIZE + len(note.at) + len(note.detail) for note in self.notes])
+        return size
+
+
+class Ring:
+    """Entries in order, limited by number and bytes."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self.entries: deque[RecentEntry] = deque()
+        self.bytes = 0
+        self.has_dropped = False
+        self._most, self._most_bytes = most, most_bytes
+
+    def add(self, entry: RecentEntry) -> None:
+        """Add an entry, and drop the oldest ones that no longer fit."""
+        entries = self.entries
+        entries.append(entry)
+        self.bytes += entry.size
+        while len(entries) > self._most or self.bytes > self._most_bytes:
+            self.bytes -= entries.popleft().size
+            self.has_dropped = True
+
+    def after(self, number: int) -> list[RecentEntry]:
+        """Return the entries with higher numbers, in order."""
+        found = list(takewhile(lambda entry: entry.number > number, reversed(self.entries)))
+        found.reverse()
+        return found
+
+
+class RecentRings:
+    """The last requests and events.
+
+    An entry is the JSON line of the log, which is made once and has no secrets in it, and for a request its notes and
+    failed attempts as they are. A line is one block of memory: to keep the record of a request with all its values
+    would cost the next requests more, because they would find none of their memory in a cache of the processor.
+
+    There are three rings, so that a flood of refused requests cannot push out the requests that upstreams answered.
+    Entries of all rings are numbered in the order in which they came.
+    """
+
+    def __init__(self) -> None:
+        self.requests = Ring(MAX_REQUESTS, _REQUEST_BYTES)
+        self.refused = Ring(MAX_REFUSED, _OTHER_BYTES)
+        self.events = Ring(MAX_EVENTS, _OTHER_BYTES)
+        self.number = 0  # of the last entry
+
+    def add(self, at: float, line: bytes, record: Record) -> None:
+        """Keep the line of a request that has ended, and what its record has besides it."""
+        self.number = number = self.number + 1
+        ring = self.refused if record.outcome == "refused" and not record.upstream else self.requests
+        if record.notes or record.failures:
+            ring.add(RecentEntry(number, at, line, tuple(record.notes[:MAX_NOTES]), tuple(record.failures)))
+        else:
+            ring.add(RecentEntry(number, at, line))
+
+    def add_event(self, at: float, line: bytes) -> None:
+        """Keep the line of an event."""
+        self.number = number = self.number + 1
+        self.events.add(RecentEntry(number, at, line))
+
+
 # --- lines
 
 
-Outcome: TypeAlias = Literal["ok", "refused", "failed", "broken", "gone", "cut", "bug"]
-Level: TypeAlias = Literal["debug", "info", "warning", "error"]
+_NO_TOKENS = (None, None, None, None)
 
-_RANKS: dict[Level, int] = {"debug": 0, "info": 1, "warning": 2, "error": 3}
-# The level of each outcome. A refused request and a disconnected client are no fault of the gateway.
-_LEVEL_OF: dict[Outcome, Level] = {
-    "ok": "info",
-    "refused": "info",
-    "gone": "info",
-    "failed": "warning",
-    "broken": "warning",
-    "cut": "warning",
-    "bug": "error",
-}
+
+def logged_request(record: Record, now: str) -> LoggedRequest:
+    """Return the typed form of a request, without details; `now` is when the request ended."""
+    usage, stop, notes, first = record.usage, record.stop, record.notes, record.first_byte
+    tokens = _NO_TOKENS if usage is None else (usage.input, usage.output, usage.cache_read, usage.cache_write)
+    return LoggedRequest(  # Arguments by position: by name they would take twenty times as long.
+        now,
+        LEVEL_OF[record.outcome],
+        "request",
+        record.id,
+        record.method,
+        record.path,
+        record.status,
+        record.outcome,
+        record.streamed,
+        record.verbatim,
+        record.attempts,
+        round(record.total * 1000, 1),
+        len(notes),
+        record.dialect,
+        record.operation,
+        record.model,
+        record.upstream,
+        record.upstream_dialect,
+        record.used_model,
+        record.credential,
+        tuple(map(str, record.failures)) if record.failures else (),
+        tokens[0],
+        tokens[1],
+        tokens[2],
+        tokens[3],
+        None if usage is None else usage.estimated,
+        None if first is None else round(first * 1000, 1),
+        tuple(dict.fromkeys([note.rule for note in notes])) if notes else (),
+        "" if stop is None else stop.reason.value,
+        record.error,
+        record.client,
+    )
+
+
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _SUPPRESSED_REPORT_DELAY = 10.0  # seconds
 _MAX_REDACTED = 256  # entries of the cache of redacted fields
+_MAX_NOTE_LINES = 200  # of one request, at level debug
 _ClientFields: TypeAlias = tuple[str, str, str, str]  # method, path, model, used_model
 
 
-_MAY_BE_EMPTY = "dialect", "operation", "model", "upstream", "upstream_dialect", "used_model"  # in a log line
-
-
-class Record(Struct):
-    """The outcome of one request, collected while it runs and logged when it has ended."""
-
-    id: str
-    method: str
-    path: str
-    dialect: str = ""
-    operation: str = ""
-    model: str = ""
-    used_model: str = ""
-    upstream: str = ""
-    upstream_dialect: str = ""
-    streamed: bool = False
-    verbatim: bool = False
-    status: int = 0
-    attempts: int = 0
-    failed_attempts: list[str] = []  # upstream, error kind and status of each
-    notes: list[Note] = []
-    usage: Usage | None = None
-    stop: Stop | None = None
-    first_byte: float | None = None  # seconds
-    total: float = 0.0
-    outcome: Outcome = "ok"
-    error: str = ""
-    client: str = ""  # IP address
-    began: float = field(default_factory=time.monotonic)
-    on_finished: Callable[[], None] | None = None  # called when the response has been sent
-
-    def mark_first_byte(self) -> None:
-        """Store the time to the first byte; later calls change nothing."""
-        if self.first_byte is None:
-            self.first_byte = time.monotonic() - self.began
-
-    def fields(self, now: str, level: Level) -> dict[str, Json]:
-        """Return the fields of the JSON line, in order; unknown ones are left out."""
-        usage, notes, first = self.usage, self.notes, self.first_byte
-        line: dict[str, Json] = {
-            "ts": now,
-            "level": level,
-            "event": "request",
-            "request_id": self.id,
-            "method": self.method,
-            "path": self.path,
-            "dialect": self.dialect,
-            "operation": self.operation,
-            "model": self.model,
-            "upstream": self.upstream,
-            "upstream_dialect": self.upstream_dialect,
-            "used_model": self.used_model,
-            "status": self.status,
-            "outcome": self.outcome,
-            "stream": self.streamed,
-            "verbatim": self.verbatim,
-            "attempts": self.attempts,
-        }
-        for name in _MAY_BE_EMPTY:
-            if not line[name]:
-                del line[name]
-        if self.failed_attempts:
-            line["tried"] = [*self.failed_attempts]
-        if usage is not None:
-            line["input_tokens"], line["output_tokens"] = usage.input, usage.output
-            line["cache_read_tokens"], line["cache_write_tokens"] = usage.cache_read, usage.cache_write
-            line["tokens_estimated"] = usage.estimated
-        if first is not None:
-            line["first_byte_ms"] = round(first * 1000, 1)
-        line["total_ms"], line["notes"] = round(self.total * 1000, 1), len(notes)
-        if notes:
-            line["rules"] = [*dict.fromkeys([note.rule for note in notes])]
-        if self.stop is not None:
-            line["stop"] = self.stop.reason.value
-        if self.error:
-            line["error"] = self.error
-        if self.client:
-            line["client"] = self.client
-        return line
-
-    def line(self) -> str:
-        """Return the line in the text format."""
-        model = self.model if self.used_model in ("", self.model) else f"{self.model} as {self.used_model}"
-        first = "" if self.first_byte is None else f"first byte {self.first_byte * 1000:.0f} ms, "
-        parts = [
-            f"{self.status or '---'} {self.method} {self.path}",
-            f"{self.dialect or '-'} → {self.upstream or '-'}",
-            model,
-            f"{first}{self.total * 1000:.0f} ms",
-            "" if self.usage is None else f"{_input(self.usage)} in, {self.usage.output} out",
-            self.stop.reason.value if self.stop else "",
-            f"{len(self.notes)} notes" if self.notes else "",
-            f"{self.attempts} attempts" if self.attempts > 1 else "",
-            "" if self.outcome == "ok" else f"{self.outcome.upper()} {self.error}".strip(),
-            f"from {self.client}" if self.client and not is_loopback(self.client) else "",
-            self.id,
-        ]
-        return "  ".join(part for part in parts if part)
-
-
-def _input(usage: Usage) -> int:
-    return usage.input + usage.cache_read + usage.cache_write
-
-
 class AccessLog:
-    """Writes log lines: as text to a terminal, as JSON elsewhere. It never raises: no request fails because of it."""
+    """Writes log lines: as text to a terminal, as JSON elsewhere. It never raises: no request fails because of it.
+
+    It also keeps the last requests and events (`rings`), whatever the level is.
+    """
 
     def __init__(
         self,
         redactor: Redactor,
         *,
         stream: TextIO | None = None,
-        form: Literal["auto", "text", "json"] = "auto",
+        form: LogFormat = "auto",
         level: Level = "info",
     ) -> None:
         self.redactor = redactor
+        self.rings = RecentRings()
+        self.on_level: Callable[[Level], None] = _ignore_level  # called when the level changes
         self._stream = stream if stream is not None else sys.stderr
-        self._json = form == "json" or (form == "auto" and not self._is_terminal())
-        self._least = _RANKS[level]
+        self.configure(form, level)
         self._sink = LogSink(self._stream)
         self._rate_limit = LogRateLimit()
-        self._second, self._stamp = 0, ""  # the current second, and its time stamp
+        self._second, self._stamp, self._local = 0, "", ""  # the current second, and its time stamps
         self._redacted: dict[_ClientFields, _ClientFields] = {}  # cached for the current second
         self._report_timer: asyncio.TimerHandle | None = None
+
+    def configure(self, form: LogFormat, level: Level) -> None:
+        """Use this format and level for all further lines."""
+        self._json = form == "json" or (form == "auto" and not self._is_terminal())
+        self.level, self._least = level, RANKS[level]
+        self.on_level(level)
 
     @property
     def dropped(self) -> int:
@@ -327,10 +366,7 @@ class AccessLog:
         return self._rate_limit.suppressed
 
     def request(self, record: Record) -> None:
-        """Write the line of a request that has ended."""
-        level = _LEVEL_OF[record.outcome]
-        if _RANKS[level] < self._least:
-            return
+        """Keep a request that has ended, and write its line. A flood of refused requests is only counted."""
         if record.outcome == "refused" and not self._rate_limit.allows(
             record.status, time.monotonic(), self._log_suppressed
         ):
@@ -339,25 +375,37 @@ class AccessLog:
                     loop = asyncio.get_running_loop()
                     self._report_timer = loop.call_later(_SUPPRESSED_REPORT_DELAY, self._report_suppressed)
             return
-        now = self._now()
-        given = record.method, record.path, record.model, record.used_model
-        record.method, record.path, record.model, record.used_model = self._redacted.get(given) or self._redact(given)
+        at = time.time()
+        now = self._now(at)
+        fields = record.method, record.path, record.model, record.used_model
+        record.method, record.path, record.model, record.used_model = self._redacted.get(fields) or self._redact(fields)
         if record.error:
             record.error = self.redactor.message(record.error)
-        if self._json:
-            self._write(record.fields(now, level))
-        else:
-            self._write_text(now, level, record.line())
+        entry = logged_request(record, now)
+        line = self._encoded(entry)
+        if RANKS[entry.level] >= self._least:
+            if self._json:
+                self._write(line)
+            else:
+                self._write_text(entry.level, request_text(entry))
+            if record.notes and not self._least:
+                self._write_notes(record, now)
+        if line:
+            self.rings.add(at, line, record)
 
     def event(self, level: Level, event: str, **fields: Json) -> None:
-        """Write a line about something other than a request."""
-        if _RANKS[level] >= self._least:
-            now, mask = self._now(), self.redactor.text
-            if self._json:
-                self._write({"ts": now, "level": level, "event": event, **fields}, mask)
-            else:
-                text = " ".join(f"{name}={value}" for name, value in fields.items())
-                self._write_text(now, level, mask(f"{event}  {text}".rstrip()))
+        """Keep an event other than a request, and write its line. Events below `info` are kept if they are written."""
+        rank = RANKS[level]
+        if rank < min(self._least, RANKS["info"]):
+            return
+        at = time.time()
+        line: LogLine = {"ts": self._now(at), "level": level, "event": event, **fields}
+        encoded = self._encoded(line)
+        masked = self.redactor.text(encoded.decode()).encode()
+        if rank >= self._least:
+            self._write_event(line, masked)
+        if masked:
+            self.rings.add_event(at, masked)
 
     def bug(self, identity: str, error: BaseException) -> None:
         """Log an unexpected exception with its traceback."""
@@ -369,6 +417,13 @@ class AccessLog:
         self._rate_limit.start_window(time.monotonic(), self._log_suppressed)
         self._sink.drain()
 
+    def _write_notes(self, record: Record, now: str) -> None:
+        """Write a line for each note of a request."""
+        for note in record.notes[:_MAX_NOTE_LINES]:
+            fields = {"rule": note.rule, "action": note.action, "at": note.at or None, "detail": note.detail}
+            line: LogLine = {"ts": now, "level": "debug", "event": "note", "request_id": record.id, **fields}
+            self._write_event(line, self.redactor.text(self._encoded(line).decode()).encode())
+
     def _log_suppressed(self, status: Hashable, count: int) -> None:
         code = status if isinstance(status, int) else None
         self.event("info", "suppressed", what="refused requests", status=code, lines=count)
@@ -377,37 +432,48 @@ class AccessLog:
         self._report_timer = None
         self._rate_limit.start_window(time.monotonic(), self._log_suppressed)
 
-    def _write_text(self, now: str, level: Level, text: str) -> None:
+    def _write_event(self, line: LogLine, masked: bytes) -> None:
+        """Write the line of an event: its JSON, which has no secrets in it, or its text."""
+        if self._json:
+            self._write(masked)
+        else:
+            self._write_text(line["level"], self.redactor.text(event_text(line)))
+
+    def _write_text(self, level: Level, text: str) -> None:
         mark = "" if level == "info" else f"{level.upper()} "
         # Text of a model or an upstream may contain escape codes of terminals.
-        self._write(CONTROL.sub(" ", f"{now[11:19]} {mark}{text}").encode("utf-8", "replace"))
+        self._write(CONTROL.sub(" ", f"{self._local} {mark}{text}").encode("utf-8", "replace"))
 
-    def _write(self, line: dict[str, Json] | bytes, mask: Callable[[str], str] | None = None) -> None:
-        """Write a line: fields as JSON, bytes unchanged. It has no secrets in it, or `mask` removes them."""
+    def _encoded(self, line: LoggedRequest | LogLine) -> bytes:
+        """Return a line as JSON; empty, and counted as dropped, if JSON cannot represent a value."""
         try:
-            text = line if isinstance(line, bytes) else jsonio.encode(line)
-        except ValueError:  # JSON cannot represent a value.
+            return jsonio.encode(line)
+        except ValueError:
             self._sink.dropped += 1
+            return b""
+
+    def _write(self, line: bytes) -> None:
+        """Write a line, unless it is empty. It has no secrets in it."""
+        if not line:
             return
-        if mask is not None:
-            text = mask(text.decode()).encode()
         if self._sink.unreported and (lost := self._sink.report()):
             self.event("warning", "dropped", what="log lines dropped because their reader was too slow", lines=lost)
-        self._sink.write(text)
+        self._sink.write(line)
 
-    def _redact(self, given: _ClientFields) -> _ClientFields:
+    def _redact(self, fields: _ClientFields) -> _ClientFields:
         """Remove secrets from fields that clients choose. Requests repeat them, so results are cached for a second."""
         if len(self._redacted) >= _MAX_REDACTED:
             self._redacted.clear()
-        method, path, model, used_model = map(self.redactor.text, given)
-        redacted = self._redacted[given] = method, path, model, used_model
+        method, path, model, used_model = map(self.redactor.text, fields)
+        redacted = self._redacted[fields] = method, path, model, used_model
         return redacted
 
-    def _now(self) -> str:
-        """Return the time in UTC, to the millisecond."""
-        second, rest = divmod(int(time.time() * 1000), 1000)
+    def _now(self, at: float) -> str:
+        """Return the time in UTC, to the millisecond, and set the time stamp of lines of text."""
+        second, rest = divmod(int(at * 1000), 1000)
         if second != self._second:
             self._second, self._stamp = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            self._local = local_time(second)
             self._redacted.clear()
         return f"{self._stamp}.{rest:03}Z"
 
@@ -416,3 +482,7 @@ class AccessLog:
             return self._stream.isatty()
         except (OSError, ValueError):
             return False
+
+
+def _ignore_level(level: Level) -> None:
+    """Ignore a changed level."""

@@ -169,15 +169,15 @@ class KeyCheck:
         right = False
         for name, value in head.headers:
             if name == "authorization":
-                scheme, _, given = value.partition(" ")
+                scheme, _, candidate = value.partition(" ")
                 if scheme.lower() != "bearer":
                     continue
-                given = given.strip()
+                candidate = candidate.strip()
             elif name in _KEY_HEADERS:
-                given = value
+                candidate = value
             else:
                 continue
-            digest = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
+            digest = hashlib.sha256(candidate.encode("utf-8", "surrogatepass")).digest()
             right |= hmac.compare_digest(digest, self._digest)
         return right
 
@@ -226,15 +226,15 @@ class HeadCheck:
             or (self._bad_origin(headers) if headers.keys() & _FROM_PAGES else None)
         )
 
-    def _bad_host(self, given: str | None) -> Fault | None:
-        found = _HOST.fullmatch(given) if given else None
-        if given is None or found is None:
+    def _bad_host(self, host: str | None) -> Fault | None:
+        found = _HOST.fullmatch(host) if host else None
+        if host is None or found is None:
             return Fault("invalid", "expected one Host header with a name and a port", 400)
         if not self._knows(found[1]):
             message = f"this server is not {found[1]}; add the name to server.hosts in the configuration if it is"
             return Fault("invalid", message, 421)
         if len(self._seen) < _MAX_SEEN_HOSTS:
-            self._seen.add(given)
+            self._seen.add(host)
         return None
 
     def _bad_origin(self, headers: dict[str, str]) -> Fault | None:
@@ -341,8 +341,8 @@ class TrustedProxies:
         client = peer
         if not self.trusts(peer):
             return client
-        given = ",".join([value for name, value in headers if name == "x-forwarded-for"])
-        for hop in reversed(given.split(",")[-_MAX_HOPS:]):
+        forwarded_for = ",".join([value for name, value in headers if name == "x-forwarded-for"])
+        for hop in reversed(forwarded_for.split(",")[-_MAX_HOPS:]):
             address = _hop_address(hop.strip())
             if not address:  # A trusted proxy writes valid hops, so it did not write this one or those before it.
                 return client

@@ -13,10 +13,12 @@ import itertools
 import os
 import secrets
 import sys
+import threading
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import unquote
 
 from msgspec import structs
 
@@ -24,34 +26,45 @@ import dragoman.dialects as registry
 from dragoman._version import __version__
 from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import ClientFault, DragomanError, Fault
-from dragoman.gateway.access_log import AccessLog, Record
+from dragoman.gateway.access_log import AccessLog
+from dragoman.gateway.activity import Activity, measure_activity
 from dragoman.gateway.admission import Admission, upgrade_refusal
 from dragoman.gateway.asgi import AsgiExchange, Receive, Scope, Send, refuse_websocket
-from dragoman.gateway.backend import Upstreams
-from dragoman.gateway.breaker import CircuitBreaker, CooldownFile
-from dragoman.gateway.config import Config, load_config
+from dragoman.gateway.breaker import CircuitBreaker
+from dragoman.gateway.config import Config, Server, load_config
 from dragoman.gateway.context import RequestContext, Services
+from dragoman.gateway.cooldown_file import CooldownFile
+from dragoman.gateway.cooldown_log import CooldownLog
 from dragoman.gateway.delivery import generate
 from dragoman.gateway.explain import RefusalLog
 from dragoman.gateway.large_requests import LargeRequest, match_in_worker
-from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.limits import MAX_MODEL_LENGTH, MemoryAccount, check_text, is_large, model_too_long
 from dragoman.gateway.metrics import GaugeSnapshot, Metrics, render_metrics
 from dragoman.gateway.operations import serve
+from dragoman.gateway.recent import LogPage, LogQuery, RecentLog
+from dragoman.gateway.records import LoggedRequest, Record
 from dragoman.gateway.redaction import KnownAddress, Redactor
+from dragoman.gateway.reload import NOT_RELOADABLE, Reloader, ReloadResult
 from dragoman.gateway.retry_policy import RetrySettings
 from dragoman.gateway.routing import BUG, ENDING, MatchedRequest, Router, UnreadableRequest, error_response
 from dragoman.gateway.secrets import app_folders, gateway_key
+from dragoman.gateway.upstream_credentials import credential_problems, missing_secrets
+from dragoman.gateway.upstreams import Upstreams
 from dragoman.gateway.worker_process import WorkerProcess
 from dragoman.http.client.client import HttpClient, PoolLimits
 from dragoman.http.exchange import ClientDisconnected, Exchange
+from dragoman.upstream.credentials import MissingCredential
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.jsonio import Json
 
-_PROBES = ("/healthz", "/readyz")
+_READY = "/readyz"
+# Of operators, and of clients: Claude Code requests `/` or `/api/hello` to learn whether the address answers.
+_PROBES = frozenset({"/healthz", _READY, "/", "/api/hello"})
 _TEXT = (("content-type", "text/plain; charset=utf-8"),)
 _ONE_MODEL = "/v1/models/"
 _POOL_LIMITS = PoolLimits(connections=sys.maxsize)  # `ConnectionSlots` of each upstream limit the connections.
+_MAX_FORMER_KEYS = 4
+_NO_RETRY: Headers = (("x-should-retry", "false"),)  # SDKs and Claude Code read it: no retry helps
 _UNREAD = frozenset({408, 413})  # The body was not read to its end, so the connection must close.
 
 
@@ -64,12 +77,15 @@ def _key(config: Config) -> str:
     return gateway_key(config.server.key, app_folders(os.environ).key_file).reveal()
 
 
-def _load_secrets(config: Config) -> None:
-    """Read the secrets that are available at once, so that the log redacts them from its first line on."""
-    for secret in config.secrets():
-        if not secret.shown.startswith(("cmd:", "keyring:")):  # These are slow, and may prompt the user.
-            with suppress(ConfigError):  # The error is reported when the secret is used.
-                secret.reveal()
+async def _serve(upstreams: Upstreams, serving: Awaitable[None]) -> None:
+    """Serve a request; `Upstreams.retire` waits for its end."""
+    upstreams.users += 1
+    try:
+        await serving
+    finally:
+        upstreams.users -= 1
+        if not upstreams.users:
+            upstreams.idle.set()
 
 
 class Gateway:
@@ -81,8 +97,8 @@ class Gateway:
         *,
         key: str | None = None,
         state: Path | None = None,
-        journal: AccessLog | None = None,
-        patience: RetrySettings | None = None,
+        access_log: AccessLog | None = None,
+        retry_settings: RetrySettings | None = None,
         dialects: Sequence[Dialect] | None = None,
     ) -> None:
         folders = app_folders(os.environ)
@@ -92,16 +108,21 @@ class Gateway:
         self.draining = False  # /readyz then reports 503; running requests continue
         self.url = ""  # set when a server listens for the gateway
         self.generation = 1  # of the configuration
-        self.reload_refused = ""  # why the last reload failed
+        self.reloader: Reloader | None = None  # set if the gateway can read its configuration again
+        self.on_reloaded: Callable[[], None] = lambda: None
+        self._former_keys: list[str] = []  # which the log still masks
         self.redactor = Redactor(self._secrets, self._addresses)
-        self.log = journal or AccessLog(self.redactor, form=config.log.format, level=config.log.level)
+        self.log = access_log or AccessLog(self.redactor, form=config.log.format, level=config.log.level)
         self.log.redactor = self.redactor
-        refusals = RefusalLog((state or folders.state) / "refusals", enabled=config.explain)
+        self.recent = RecentLog(self.log)
+        self._state = state or folders.state
+        refusals = RefusalLog(self._state / "refusals", enabled=config.explain)
         dialects = dialects or [registry.get(name) for name in registry.names()]
         self.worker = WorkerProcess(dialects)
-        self._services = Services(self.log, Metrics(), refusals, patience or RetrySettings(), worker=self.worker)
+        self._services = Services(self.log, Metrics(), refusals, retry_settings or RetrySettings(), worker=self.worker)
         self.breaker = CircuitBreaker(redact=self.redactor.message)
-        self._cooldowns = CooldownFile(state or folders.state, self.breaker)
+        self._cooldowns = CooldownFile(self._state, self.breaker)
+        CooldownLog(self.log, self.breaker)
         self._admission = Admission(config.server, self.key)
         self.memory_budget = self._admission.memory_budget
         self._router = Router(dialects)
@@ -109,8 +130,9 @@ class Gateway:
         self._client: HttpClient | None = None
         self.upstreams: Upstreams | None = None
         self._starting = asyncio.Lock()
-        self._live: set[Exchange[MemoryAccount]] = set()
-        self._ids, self._count = secrets.token_hex(6), itertools.count()  # Request ids of two workers differ.
+        self._live: dict[Exchange[MemoryAccount], Record] = {}
+        # Request ids sort by time: milliseconds, the random part of this process, a counter.
+        self._ids, self._count = secrets.token_hex(6), itertools.count()
         self._background: set[asyncio.Task[None]] = set()
 
     # --- start, stop, reload
@@ -120,9 +142,9 @@ class Gateway:
         async with self._starting:
             if self.upstreams is None:
                 self._client = HttpClient(caps=_POOL_LIMITS)
-                _load_secrets(self._config)
+                self._check_secrets(self._config)
                 self._cooldowns.load()
-                upstreams = Upstreams(self._config, self._client, self.breaker)
+                upstreams = Upstreams(self._config, self._client, self.breaker, state=self._state, log=self.log)
                 await upstreams.start()
                 self.upstreams = upstreams
 
@@ -152,17 +174,44 @@ class Gateway:
         key = self.key if self._key_is_given else _key(config)
         await self.start()
         assert self._client is not None
-        _load_secrets(config)
-        upstreams = Upstreams(config, self._client, self.breaker)
+        self._check_secrets(config)
+        upstreams = Upstreams(config, self._client, self.breaker, state=self._state, log=self.log)
         await upstreams.start()
-        old, self.upstreams, self._config = self.upstreams, upstreams, config
+        old, self.upstreams, before, self._config = self.upstreams, upstreams, self._config, config
+        if key != self.key:
+            self._former_keys = [*self._former_keys[-_MAX_FORMER_KEYS:], self.key]
         self.key = key
         self._admission.configure(config.server, key)
         self._services.refusals.enabled = config.explain
-        self.generation, self.reload_refused = self.generation + 1, ""
-        self.log.event("info", "reloaded", generation=self.generation, upstreams=len(config.upstreams))
+        if config.log != before.log:
+            self.log.configure(config.log.format, config.log.level)
+        self.generation += 1
+        self.on_reloaded()
         if old is not None:
             self.run_in_background(old.retire())
+
+    def _check_secrets(self, config: Config) -> None:
+        """Read the secrets of the upstreams, so that the log redacts them, and warn of those that are missing.
+
+        Commands run in a thread of their own, which does not delay the start or the end of the gateway.
+        """
+        upstreams = [*config.upstreams.values()]
+        for problem in (each for upstream in upstreams for each in credential_problems(upstream, os.environ)):
+            self._warn_of_secret(problem)
+        if not any(secret.shown.startswith("cmd:") for secret in config.secrets()):
+            return
+        loop = asyncio.get_running_loop()
+
+        def run_commands() -> None:
+            for setting in (each for upstream in upstreams for each in missing_secrets(upstream, slow=True)):
+                if setting.secret.is_slow:
+                    with suppress(RuntimeError):  # The loop is closed.
+                        loop.call_soon_threadsafe(self._warn_of_secret, setting.problem)
+
+        threading.Thread(target=run_commands, name="secrets", daemon=True).start()
+
+    def _warn_of_secret(self, problem: str) -> None:
+        self.log.event("warning", "upstream_key", message=problem)
 
     def cut(self) -> None:
         """End all running requests; each stream ends with an error in its dialect."""
@@ -204,14 +253,24 @@ class Gateway:
             "state": "draining" if self.draining else "ready" if self._ready else "starting",
             "in_flight": self.in_flight,
             "config": str(self._config.file) if self._config.file else None,
+            "config_digest": self._config.digest or None,
             "generation": self.generation,
-            "reload_refused": self.reload_refused or None,
+            "reload_refused": (self.reloader.refused if self.reloader else "") or None,
+            "restart_needed": [*self.reloader.restart] if self.reloader else [],
+            "log": {"level": self.log.level},
             "explain": self._services.refusals.enabled,
             "in_flight_bytes": self.memory_budget.bytes,
             "dropped_log_lines": self.log.dropped,
             "suppressed_log_lines": self.log.suppressed,
             "upstreams": [self.redactor.tree(backend.describe()) for backend in backends],
         }
+
+    async def models(self) -> dict[str, Json]:
+        """Return the models that can be asked for, with the lists that upstreams return within a short time."""
+        await self.start()
+        assert self.upstreams is not None
+        described = await self.upstreams.catalog.describe()
+        return {name: self.redactor.tree(value) for name, value in described.items()}
 
     def cooldowns(self) -> list[Json]:
         """Return the upstreams in cooldown, and why."""
@@ -226,6 +285,35 @@ class Gateway:
         self.log.event("info", "cooldowns cleared", upstream=upstream or None, count=cleared)
         return {"cleared": cleared}
 
+    # --- for `dragoman log`, `explain`, `top` and `reload`
+
+    def identity(self) -> dict[str, Json]:
+        """Return what distinguishes this gateway from the one after its restart."""
+        about: dict[str, Json] = {"pid": os.getpid(), "version": __version__, "url": self.url}
+        return {"instance": self.recent.instance, "started_at": self.started_at, **about}
+
+    async def log_page(self, query: LogQuery) -> LogPage:
+        """Return recent requests and events."""
+        return await self.recent.page(query)
+
+    async def find_requests(self, prefix: str) -> list[LoggedRequest]:
+        """Return the recent requests whose id begins so, with details; for an empty prefix the remarkable ones."""
+        return self.recent.requests_with_details(prefix)
+
+    async def activities(self) -> list[Activity]:
+        """Return what this process does now."""
+        backends = self.upstreams.backends if self.upstreams else ()
+        return [measure_activity(self._live.values(), self.recent, backends, self.redactor, self.started_at)]
+
+    async def reload_configuration(self, *, quiet: bool = False) -> ReloadResult:
+        """Read the configuration again and apply it."""
+        return ReloadResult(refused=NOT_RELOADABLE) if self.reloader is None else await self.reloader.run(quiet=quiet)
+
+    @property
+    def server_settings(self) -> Server:
+        """The current settings of `[server]`."""
+        return self._config.server
+
     @property
     def _ready(self) -> bool:
         return self.upstreams is not None and bool(self.upstreams.backends) and not self.draining
@@ -233,7 +321,8 @@ class Gateway:
     def _secrets(self) -> Iterable[str]:
         """Yield all secrets known so far, for the redactor."""
         yield self.key
-        yield from (found for secret in self._config.secrets() if (found := secret.revealed))
+        yield from self._former_keys
+        yield from (value for secret in self._config.secrets() if (value := secret.revealed))
         for backend in self.upstreams.backends if self.upstreams else ():
             yield from backend.secrets()
 
@@ -285,11 +374,11 @@ class Gateway:
         if path in _PROBES and method in ("GET", "HEAD") and self._admission.serves(exchange):
             await self._probe(exchange)
             return
-        exchange.id = f"req_{self._ids}{next(self._count):08x}"
+        exchange.id = f"req_{int(time.time() * 1000):012x}{self._ids}{next(self._count):08x}"
         if (proxies := self._admission.proxies).networks:
             exchange.client = proxies.client_of(exchange.client, exchange.request.headers)
         record = Record(exchange.id, method, path, client=exchange.client)
-        self._live.add(exchange)
+        self._live[exchange] = record
         try:
             matched = await self._matched(exchange, await self._admission.request(exchange))
             if matched is None:
@@ -306,15 +395,14 @@ class Gateway:
             if call.body is not None:
                 call = structs.replace(call, body=None)  # The decoded body is large, and a stream may last long.
             context = RequestContext(self._services, upstreams, exchange, account, matched.dialect, call, record)
-            with upstreams:
-                serving = generate(context, matched) if call.operation == "generate" else serve(context, matched)
-                matched = None  # releases the body in it
-                await serving
+            serving = generate(context, matched) if call.operation == "generate" else serve(context, matched)
+            matched = None  # releases the body in it
+            await _serve(upstreams, serving)
         except BaseException as error:
             if not self._refuse_error(exchange, record, error):
                 raise
         finally:
-            self._live.discard(exchange)
+            del self._live[exchange]
             if exchange.account is not None:
                 exchange.account.leave()
             record.total = time.monotonic() - record.began
@@ -348,7 +436,8 @@ class Gateway:
                 if not isinstance(error, ClientFault):
                     record.error = record.error or fault.message  # The log keeps the addresses of upstreams.
                     fault = self.redactor.upstream_fault(fault)
-                self._refuse(exchange, record, self._router.find_dialect(record.dialect), fault)
+                headers = _NO_RETRY if isinstance(error, MissingCredential) else ()
+                self._refuse(exchange, record, self._router.find_dialect(record.dialect), fault, headers)
             case Exception():  # A bug: the client still gets an error response.
                 record.outcome, record.error = "bug", f"{type(error).__name__}: {error}"
                 self.log.bug(exchange.id, error)
@@ -358,7 +447,7 @@ class Gateway:
         return True
 
     async def _probe(self, exchange: Exchange[MemoryAccount]) -> None:
-        if exchange.request.path == "/healthz":
+        if exchange.request.path != _READY:
             exchange.whole(200, _TEXT, b"ok\n")
             return
         if self.upstreams is None and not self.draining:
@@ -381,7 +470,7 @@ class Gateway:
             return None
         listed = structs.replace(request, path=_ONE_MODEL.rstrip("/"))
         matched = self._router.match(listed)
-        wanted = request.path.removeprefix(_ONE_MODEL)
+        wanted = unquote(request.path.removeprefix(_ONE_MODEL))
         return matched and structs.replace(matched, call=ApiRequest("models", wanted, False, None))
 
     def _refuse(

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol
+from urllib.parse import quote
 
 from msgspec import Struct, structs
 
@@ -29,13 +30,21 @@ from dragoman.filters.request import server_state_error
 from dragoman.gateway.backend import Backend
 from dragoman.gateway.breaker import Permit
 from dragoman.gateway.context import PreparedRequest, RequestContext
-from dragoman.gateway.explain import ExplainJob, PendingReport
+from dragoman.gateway.explain import ExplainJob, PendingReport, SignedRequest
 from dragoman.gateway.jobs import PlanJob
 from dragoman.gateway.large_requests import LargeMatch, LargeRequest
 from dragoman.gateway.limits import base_memory
 from dragoman.gateway.planning import parse_within_limits, refuse_duplicate_keys, render_planned, token_count_request
 from dragoman.gateway.response_store import PickledConversation, ResponseHolder, ResponseSaver, item_references
-from dragoman.gateway.retry_policy import REQUEST, Refused, Retries, is_not_held, pick_error, retry_action
+from dragoman.gateway.retry_policy import (
+    REQUEST,
+    Refused,
+    Retries,
+    failure_reason,
+    is_unknown_there,
+    pick_error,
+    retry_action,
+)
 from dragoman.gateway.routing import MatchedRequest
 from dragoman.gateway.worker_process import WorkerFailed, WorkerUnavailable
 from dragoman.http.client.client import ClientResponse, PoolExhausted
@@ -46,6 +55,7 @@ from dragoman.upstream.credentials import Credential, with_headers
 from dragoman.wire.http import HttpRequest, HttpResponse
 
 _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id", "session_id", "x-session-affinity")
+_LONGEST_HEADER = 256  # characters of a model's name
 _EMPTY = Conversation("", ())
 _WORTH_COUNTING = 16 * 1024  # bytes; the account of a smaller decoded request is not updated when it is released
 _PLAIN_NODES = 16  # the most JSON values per message of a plain request, its share of the other fields included
@@ -58,7 +68,7 @@ class ClientRequest:
     large one by the worker process; any other is parsed at once.
     """
 
-    __slots__ = ("_call", "_conversation", "_exact", "_plain", "context", "large", "parameters", "prepared")
+    __slots__ = ("_call", "_conversation", "_exact", "_plain", "context", "large", "parameters", "prepared", "signed")
 
     def __init__(self, context: RequestContext, matched: MatchedRequest) -> None:
         """Raises MalformedRequest, TooLarge."""
@@ -67,6 +77,7 @@ class ClientRequest:
         self._exact: TypedRequest | None = matched.exact
         self._conversation: Conversation | None = None  # with its messages, until it is sent
         self.prepared: PreparedRequest | None = None  # for the current target, until it is sent
+        self.signed: SignedRequest | None = None  # the last request that was sent, for `explain`
         self.large = matched.large if isinstance(matched, LargeMatch) else None
         plain, limits = matched.plain, context.upstreams.config.server.limits
         fits = plain is not None and plain.message_count <= min(limits.messages, limits.nodes // _PLAIN_NODES)
@@ -74,7 +85,7 @@ class ClientRequest:
         if self.large is not None:
             self.parameters = self.large.parameters()
         elif self._plain is not None:
-            self.parameters = self._plain.asked
+            self.parameters = self._plain.conversation
         else:
             self.parameters = without_messages(self.read())
             if self.parameters.previous_id is not None:
@@ -109,8 +120,8 @@ class ClientRequest:
     def session(self) -> str:
         """Return the session id, so that all requests of a conversation use one credential and its prompt caches."""
         headers = self.context.exchange.request.headers
-        given = {name: value for name, value in headers if name in _SESSION_HEADERS and value}
-        return next(given[name] for name in _SESSION_HEADERS if name in given) if given else self.parameters.user
+        ids = {name: value for name, value in headers if name in _SESSION_HEADERS and value}
+        return next(ids[name] for name in _SESSION_HEADERS if name in ids) if ids else self.parameters.user
 
     async def prepare(self, backend: Backend, model: str, *, counts: bool = False) -> Plan:
         """Plan the request for a target. Raises MalformedRequest, Unrepresentable, WorkerFailed, Overloaded."""
@@ -125,7 +136,8 @@ class ClientRequest:
                 self.large = None
         self.prepared = prepared = prepared or self.plan(backend, model)
         record.notes, record.verbatim = list(prepared.plan.notes), prepared.plan.verbatim
-        context.exchange.headers = (("dragoman-notes", str(len(record.notes))), ("dragoman-upstream", backend.name))
+        record.used_model = prepared.plan.translated.model
+        self._set_headers(backend)
         return prepared.plan
 
     def plan(self, backend: Backend, model: str) -> PreparedRequest:
@@ -154,30 +166,39 @@ class ClientRequest:
         notes = self.context.record.notes
         if note not in notes:
             notes.append(note)
-        self.context.exchange.headers = (("dragoman-notes", str(len(notes))), ("dragoman-upstream", backend.name))
+        self._set_headers(backend)
+
+    def _set_headers(self, backend: Backend) -> None:
+        """Set the headers of the response that say how the request was answered."""
+        record = self.context.record
+        self.context.exchange.headers = (
+            ("dragoman-notes", str(len(record.notes))),
+            ("dragoman-upstream", backend.name),
+            ("dragoman-model", _header_text(record.used_model)),
+        )
 
     def request(self, backend: Backend) -> HttpRequest:
         """Return the HTTP request to send. Raises Unrepresentable, TooLarge."""
         context, prepared = self.context, self.prepared
         assert prepared is not None
-        given = context.exchange.request
+        received = context.exchange.request
         if prepared.cached is not None:
-            return prepared.cached.request(given.body)
+            return prepared.cached.request(received.body)
         if prepared.request is not None:
             if prepared.note is not None:
                 self._add_note(prepared.note, backend)
             return with_headers(prepared.request, backend.own_headers())
         if prepared.refusal is not None:
             raise prepared.refusal
-        context.exchange.request = structs.replace(given)  # The copy does not keep the decoded body.
-        request, note = render_planned(prepared.plan, given, context.upstreams.config.server.max_body)
-        if request.body is not given.body:
+        context.exchange.request = structs.replace(received)  # The copy does not keep the decoded body.
+        request, note = render_planned(prepared.plan, received, context.upstreams.config.server.max_body)
+        if request.body is not received.body:
             context.account.hold("rendered", len(request.body))
         if note is not None:
             self._add_note(note, backend)
         request = with_headers(request, backend.own_headers())
         if self._plain is not None:
-            backend.plans.keep(self._plain, prepared.plan, given, request)
+            backend.plans.keep(self._plain, prepared.plan, received, request)
         return request
 
     def request_to_count(self, backend: Backend) -> HttpRequest:
@@ -186,6 +207,13 @@ class ClientRequest:
         if self.large:
             return self.request(backend)
         return with_headers(token_count_request(self.prepared.plan)[0], backend.own_headers())
+
+    def mark_signed(self, base_url: str, rendered: HttpRequest, signed: HttpRequest) -> None:
+        """Remember the head of a request as it is sent, and what the credential added to its body."""
+        if self.context.services.refusals.enabled:
+            added = len(signed.body) - len(rendered.body)
+            prefix = signed.body[: added + 1] if added > 0 else b""
+            self.signed = SignedRequest(base_url, signed.method, signed.path, signed.query, signed.headers, prefix)
 
     def mark_sent(self, permit: Permit, backend: Backend, credential: Credential) -> InFlight:
         """Note that the request is sent, and release its messages unless it is small or is stored with its reply."""
@@ -203,6 +231,13 @@ class ClientRequest:
             if prepared.saver is None and context.account.bytes_by_kind["decoded"] > _WORTH_COUNTING:
                 context.account.hold("decoded", base_memory(planned.original, planned.translated))
         return InFlight(self, permit, holder, planned, prepared.saver)
+
+
+@lru_cache(256)
+def _header_text(model: str) -> str:
+    """Return the name of a model for a header: characters other than printable ASCII are percent-encoded."""
+    text = "".join(char if " " < char <= "~" and char != "%" else quote(char, errors="replace") for char in model)
+    return text if len(text) <= _LONGEST_HEADER else f"{text[:_LONGEST_HEADER]}..."
 
 
 class InFlight(Struct):
@@ -258,28 +293,47 @@ class Delivery(Protocol):
 async def run_attempts(context: RequestContext, client_request: ClientRequest, delivery: Delivery) -> None:
     """Send the request to its targets in turn. Raises the error to report to the client if all of them failed."""
     failure: DragomanError | None = None
+    failed_upstream = ""  # that the failure is of
     retries = Retries(context.services.retry_settings, client_request.parameters.is_job)
-    targets = context.upstreams.config.routes.resolve(client_request.parameters.model)
+    catalog, model = context.upstreams.catalog, client_request.parameters.model
+    targets = catalog.cached.get(model) or await catalog.find(model)
     for target in targets:
-        backend, is_bound = context.upstreams.by_name[target.upstream.name], False
+        backend, is_bound, is_asked = context.upstreams.by_name[target.upstream.name], False, False
         try:
             translated = (await client_request.prepare(backend, target.model)).translated
             is_bound = translated.needs_same_service
             if translated.server_state:
                 _check_holder(context, backend, translated)
             del translated  # releases the messages
+            is_asked = True
             await _ask_target(
                 context, client_request, delivery, backend, target.model, retries, last=target is targets[-1]
             )
             return
         except DragomanError as error:
-            failure = pick_error(failure, error)
+            if not is_asked and len(targets) > 1:
+                _mark_failed(context, backend, "", error)
+            if (picked := pick_error(failure, error)) is not failure:
+                failure, failed_upstream = picked, backend.name
+            if error.fault.kind == "not_found":
+                catalog.doubt(target)
             # A request that refers to data which this target may store goes to no other target.
-            stays = is_bound and not (isinstance(error, ClientFault) or is_not_held(error))
+            stays = is_bound and not (isinstance(error, ClientFault) or is_unknown_there(error))
             if delivery.has_started or stays or retry_action(error) == "fail" or not retries.may_ask_another(error):
                 break
     if failure is not None:
+        if failed_upstream != context.record.upstream:
+            _name_upstream(context, failed_upstream, failure)
         raise failure
+
+
+def _name_upstream(context: RequestContext, upstream: str, error: DragomanError) -> None:
+    """Name the upstream whose error the client gets, in the log and in the response: it was not the last one tried."""
+    exchange = context.exchange
+    context.record.error = f"{upstream}: {error.fault.message}"
+    exchange.headers = tuple(
+        (name, upstream if name == "dragoman-upstream" else value) for name, value in exchange.headers
+    )
 
 
 async def _ask_target(
@@ -305,6 +359,7 @@ async def _ask_target(
             await _attempt(context, client_request, delivery, backend, model, credentials[0])
             return
         except DragomanError as error:
+            _mark_failed(context, backend, credentials[0].name, error)
             failure = pick_error(failure, error)
             retries.violations += error.fault.is_violation
             if delivery.has_started or retries.may_have_started(error):
@@ -333,20 +388,15 @@ async def _attempt(
     client_request.prepared = client_request.prepared or client_request.plan(backend, model)
     model = client_request.prepared.plan.translated.model
     permit = backend.breaker.enter(backend.name, credential.name, model, guarded=backend.upstream.limits.breaker)
-    context.record.attempts += 1
+    record = context.record
+    record.attempts, record.credential = record.attempts + 1, credential.name
     response, is_inside = None, False
     try:
         if not backend.slots.take():
             await backend.slots.wait()
         is_inside = True
-        request = client_request.request(backend)
-        flight = client_request.mark_sent(permit, backend, credential)
-        assert flight.plan is not None
-        try:
-            response = await backend.open(request, credential, flight.plan.translated)
-        finally:
-            del request
-            context.account.hold("rendered", 0)
+        response, flight = await _send(client_request, backend, permit, credential)
+        record.response = response
         if (fault := await delivery.deliver(response, flight)) is None:
             permit.succeeded()
             backend.failures, backend.last_ok_at = 0, time.time()
@@ -358,9 +408,10 @@ async def _attempt(
         _explain(context, client_request, backend, response, error)
         if not isinstance(error, ClientFault | PoolExhausted | WorkerFailed):
             backend.record_failure(permit, error)
-            _count_failure(context, backend, error.fault)
+            context.services.metrics.retries[backend.name, error.fault.kind] += 1
         raise
     finally:
+        record.response = record.progress = None
         if response is not None:
             response.close()
         if is_inside:
@@ -368,9 +419,26 @@ async def _attempt(
         permit.close()
 
 
-def _count_failure(context: RequestContext, backend: Backend, fault: Fault) -> None:
-    context.services.metrics.retries[backend.name, fault.kind] += 1
-    context.record.failed_attempts.append(f"{backend.name}: {fault.kind} {fault.status}")
+async def _send(
+    client_request: ClientRequest, backend: Backend, permit: Permit, credential: Credential
+) -> tuple[ClientResponse, InFlight]:
+    """Send the request, and return the response when its head has arrived."""
+    request = client_request.request(backend)
+    flight = client_request.mark_sent(permit, backend, credential)
+    assert flight.plan is not None
+    try:
+        sent = flight.plan.translated
+        return await backend.open(request, credential, sent, client_request.mark_signed), flight
+    finally:
+        del request
+        client_request.context.account.hold("rendered", 0)
+
+
+def _mark_failed(context: RequestContext, backend: Backend, credential: str, error: DragomanError) -> None:
+    """Add a failed attempt to the record."""
+    reason, status = failure_reason(error)
+    message = context.services.log.redactor.message(error.fault.message)
+    context.record.mark_failed(backend.name, credential, reason, error.fault.kind, status, message)
 
 
 def _check_holder(context: RequestContext, backend: Backend, translated: Conversation) -> None:
@@ -416,7 +484,7 @@ def _explain(
         head = structs.replace(exchange.request, body=b"")
         job = PlanJob(head, context.upstreams.bounds, backend.dialect, model, backend.upstream.settings)
     names, secrets = (exchange.id, context.client.name, backend.name), services.log.redactor.known()
-    explain_job = ExplainJob(job, names, backend.own_headers(), refusal, error.fault, secrets)
+    explain_job = ExplainJob(job, names, client_request.signed, refusal, error.fault, secrets)
     worker = None if large is None else large.worker
     pending = PendingReport(
         explain_job, context.client, exchange.request.body, services.response_store, exchange.owner, worker

@@ -101,18 +101,18 @@ def _stated_hash(head: HttpRequest) -> str | None:
 
 def parse_signature(head: HttpRequest) -> AwsSignature | None:
     """Parse the AWS signature in the headers of a request. Return None if the signature is missing or invalid."""
-    given = [value for name, value in head.headers if name == "authorization"]
-    found = _SIGNED.match(given[0]) if len(given) == 1 else None
+    authorizations = [value for name, value in head.headers if name == "authorization"]
+    found = _SIGNED.match(authorizations[0]) if len(authorizations) == 1 else None
     if found is None:
         return None
     headers = tuple(found["headers"].split(";"))
-    given_names = {name for name, _ in head.headers}
+    header_names = {name for name, _ in head.headers}
     of_aws = [name for name, _ in head.headers if name.startswith("x-amz-")]
     moment, payload = head.header("x-amz-date"), _stated_hash(head) or ""
     if (
         list(headers) != sorted(set(headers))
         or len(set(of_aws)) != len(of_aws)
-        or not {"host", "x-amz-date", *of_aws} <= set(headers) <= given_names
+        or not {"host", "x-amz-date", *of_aws} <= set(headers) <= header_names
         or not _TIME.fullmatch(moment)
         or moment[:8] != found["day"]
         or (payload and payload != UNSIGNED and not _HASH.fullmatch(payload))

@@ -1,160 +1,28 @@
-"""The upstreams of a running gateway: their credentials, connections, concurrency limits and health.
-
-An `Upstreams` belongs to one configuration. A reload creates another one; the old one ends with its last request.
-"""
+"""One upstream of a running gateway: its credentials, connections, concurrency limits and health."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
-from functools import partial
+from collections.abc import Callable, Iterator
 
 from msgspec import structs
 
 from dragoman._version import __version__
 from dragoman.errors import REQUEST_ERROR_KINDS, DragomanError, Fault, TooLarge
 from dragoman.gateway.breaker import CircuitBreaker, Permit
-from dragoman.gateway.config import Config
-from dragoman.gateway.layers import ConfigError
-from dragoman.gateway.planning import Bounds, PlanCache
+from dragoman.gateway.model_names import matches_pattern
+from dragoman.gateway.planning import PlanCache
 from dragoman.gateway.redaction import KnownAddress, truncate_text
 from dragoman.gateway.retry_policy import Redirected, Refused, RetryBudget, with_reset
-from dragoman.gateway.routing import matches_pattern
-from dragoman.gateway.secrets import ConfiguredSecret, plain_value
-from dragoman.gateway.upstream_config import Login, TimeoutSettings, Upstream
+from dragoman.gateway.upstream_config import TimeoutSettings, Upstream
+from dragoman.gateway.upstream_credentials import MissingSecret, credentials_of, header_settings, proxy_setting
 from dragoman.http.client.client import ClientResponse, ConnectionSlots, HttpClient, HttpTimeouts, TlsSettings
 from dragoman.model.conversation import Conversation
-from dragoman.upstream import credentials
-from dragoman.upstream.credentials import ClosableCredential, Credential, CredentialFault, Fetch, with_headers
+from dragoman.upstream.credentials import ClosableCredential, Credential
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
-
-# --- the credentials of an upstream, created from its configuration. No secret is read before it is needed
-
-
-def credentials_of(upstream: Upstream, base_url: str, fetch: Fetch) -> Sequence[Credential]:
-    """Return the credentials of an upstream; if it has none, one that does not change requests."""
-    if upstream.kind == "simulator":
-        return (ConfiguredKey("simulated", plain_value("simulated"), "authorization"),)  # A simulator accepts any key.
-    keys = [_key(upstream, index, key, base_url, fetch) for index, key in enumerate(upstream.keys)]
-    logins = [
-        _LazyCredential(
-            f"{login.source}:{login.detail}".rstrip(":"), partial(_login, login, upstream.region, base_url, fetch)
-        )
-        for login in upstream.logins
-    ]
-    return [*keys, *logins] or (ConfiguredKey("none", plain_value(""), "authorization"),)
-
-
-def _key(upstream: Upstream, index: int, key: ConfiguredSecret, base_url: str, fetch: Fetch) -> Credential:
-    name = f"key {index + 1}" if len(upstream.keys) > 1 else "key"
-    if upstream.dialect.codec.family == "kiro":
-        return _LazyCredential(name, partial(_kiro_key, key, base_url, fetch))
-    return ConfiguredKey(name, key, upstream.key_header)
-
-
-class ConfiguredKey:
-    """A key of the configuration. It is read once, and again when the upstream refuses it.
-
-    An empty key adds no header.
-    """
-
-    expires_at: float | None = None
-
-    def __init__(self, name: str, key: ConfiguredSecret, header: str) -> None:
-        self.name = name
-        self._key = key
-        self._header = header
-
-    async def sign(self, request: HttpRequest) -> HttpRequest:
-        key = self._key.revealed or await _reveal(self._key)
-        if not key:
-            return request
-        value = f"Bearer {key}" if self._header == "authorization" else key
-        return with_headers(request, ((self._header, value),))
-
-    async def refused(self, status: int) -> bool:
-        try:
-            return await asyncio.to_thread(self._key.refresh)
-        except ConfigError:
-            return False
-
-    def describe(self) -> dict[str, Json]:
-        return {"name": self.name, "type": "key", "source": self._key.shown, "expires_at": None}
-
-    def secrets(self) -> list[credentials.SecretText]:
-        found = self._key.revealed
-        return [credentials.SecretText(found)] if found else []
-
-
-async def _reveal(secret: ConfiguredSecret) -> str:
-    found = secret.revealed
-    if found is not None:
-        return found
-    try:
-        return await asyncio.to_thread(secret.reveal)  # A command or a keyring may be slow.
-    except ConfigError as error:
-        raise CredentialFault(f"the key cannot be read: {error}") from None
-
-
-class _LazyCredential:
-    """A credential that is created at its first use, so that the user may log in after the gateway has started."""
-
-    def __init__(self, name: str, create: Callable[[str], Awaitable[Credential]]) -> None:
-        self.name, self._create = name, create
-        self._credential: Credential | None = None
-
-    @property
-    def expires_at(self) -> float | None:
-        return self._credential.expires_at if self._credential else None
-
-    async def sign(self, request: HttpRequest) -> HttpRequest:
-        if self._credential is None:
-            self._credential = await self._create(self.name)
-        return await self._credential.sign(request)
-
-    async def refused(self, status: int) -> bool:
-        return self._credential is not None and await self._credential.refused(status)
-
-    async def aclose(self) -> None:
-        credential = self._credential
-        if credential is not None and isinstance(credential, ClosableCredential):
-            await credential.aclose()
-
-    def describe(self) -> dict[str, Json]:
-        if self._credential is None:
-            return {"name": self.name, "type": "login", "state": "not used yet"}
-        return self._credential.describe()
-
-    def secrets(self) -> list[credentials.SecretText]:
-        return self._credential.secrets() if self._credential else []
-
-
-async def _kiro_key(key: ConfiguredSecret, base_url: str, fetch: Fetch, name: str) -> Credential:
-    from dragoman.upstream.kiro.credential import KiroCredential  # noqa: PLC0415  imported only if used
-    from dragoman.upstream.kiro.stores import ApiKeyStore  # noqa: PLC0415
-
-    return KiroCredential(ApiKeyStore(credentials.SecretText(await _reveal(key))), fetch, name=name, base_url=base_url)
-
-
-async def _login(login: Login, region: str, base_url: str, fetch: Fetch, name: str) -> Credential:
-    """Create the credential of a login: of the AWS tools, or of Kiro (dragoman's store, the IDE's or kiro-cli's)."""
-    if login.source == "aws":
-        from dragoman.upstream.sigv4 import AwsCredential, find_region  # noqa: PLC0415
-
-        region = region or await asyncio.to_thread(find_region, login.detail)
-        return AwsCredential(name, base_url, region, login.detail)
-    from dragoman.upstream.kiro.credential import KiroCredential  # noqa: PLC0415
-    from dragoman.upstream.kiro.logins import open_store  # noqa: PLC0415
-
-    source = {"auto": "", "store": "own"}.get(login.source, login.source)
-    spec = f"{source}:{login.detail}" if source and login.detail else source
-    return KiroCredential(await asyncio.to_thread(open_store, spec), fetch, name=name, base_url=base_url)
-
 
 _AGENT = f"dragoman/{__version__}"
 _REFUSAL_BYTES = 1024 * 1024
@@ -181,6 +49,7 @@ class Backend:
         self._timeouts, self._long_timeouts = _timeouts(upstream.timeouts)
         self._tls = TlsSettings(ca_file=str(upstream.ca_file)) if upstream.ca_file else None
         self.all_credentials = credentials_of(upstream, base_url, self._fetch)
+        self._headers, self._proxy = tuple(header_settings(upstream)), proxy_setting(upstream)
         self._turn = itertools.count()
         self._fetched_from: set[str] = set()  # base URLs of sign-in services
 
@@ -210,21 +79,28 @@ class Backend:
         return self.upstream.limits.breaker and self.breaker.seconds_until_ready(self.name, credential.name, model) > 0
 
     async def open(
-        self, request: HttpRequest, credential: Credential, sent: Conversation | None = None
+        self,
+        request: HttpRequest,
+        credential: Credential,
+        sent: Conversation | None = None,
+        on_signed: Callable[[str, HttpRequest, HttpRequest], None] | None = None,
     ) -> ClientResponse:
         """Sign and send a request that has all other headers. Return the response if its status is 2xx.
 
-        `sent` is the conversation of the request. After 401 or 403, a credential that could be renewed is tried once
-        more. Raises Refused, Redirected, CredentialFault, TransportError.
+        `sent` is the conversation of the request. `on_signed` gets the base URL, the request, and what is sent. After
+        401 or 403, a credential that could be renewed is tried once more. Raises Refused, Redirected, CredentialFault,
+        TransportError.
         """
         timeouts, patterns = self._timeouts, self.upstream.long_thinking
         if patterns and sent is not None and any(matches_pattern(each, sent.model) for each in patterns):
             timeouts = self._long_timeouts
         is_job, pool = sent is not None and sent.is_job, f"{self.name} {credential.name}"
-        proxy = self.upstream.proxy.reveal() if self.upstream.proxy else None
+        proxy = self._proxy.reveal() if self._proxy else None
         is_renewed = False
         while True:
             signed = await credential.sign(request)
+            if on_signed is not None:
+                on_signed(self.base_url, request, signed)
             response = await self._client.open(
                 self.base_url, signed, timeouts=timeouts, tls=self._tls, proxy=proxy, new_connection=is_job, pool=pool
             )
@@ -250,9 +126,9 @@ class Backend:
     def record_failure(self, permit: Permit, error: DragomanError) -> None:
         """Report a failed attempt to the circuit breaker, and keep its error for the status."""
         fault = error.fault
-        permit.failed(error)
-        if fault.kind not in REQUEST_ERROR_KINDS:
-            self.failures += 1
+        if not isinstance(error, MissingSecret):  # It says nothing about the upstream: nothing was sent.
+            permit.failed(error)
+            self.failures += fault.kind not in REQUEST_ERROR_KINDS
         self.last_error, self.last_error_at = truncate_text(fault.message), time.time()
 
     @property
@@ -285,14 +161,26 @@ class Backend:
             "last_error": self.last_error,
             "last_error_at": self.last_error_at,
             "cooldowns": self.breaker.describe(self.name),
-            "credentials": [each.describe() for each in self.all_credentials],
+            "credentials": [*(each.describe() for each in self.all_credentials), *self._missing_settings()],
         }
+
+    def _missing_settings(self) -> Iterator[dict[str, Json]]:
+        """Yield the headers and the proxy whose values are not available, in the form of credentials."""
+        for each in (*(setting for _, setting in self._headers), *((self._proxy,) if self._proxy else ())):
+            if each.problem:
+                yield {
+                    "name": each.what,
+                    "type": "setting",
+                    "source": each.secret.shown,
+                    "state": "missing",
+                    "problem": each.problem,
+                }
 
     def addresses(self) -> Iterator[KnownAddress]:
         """Yield the addresses of the upstream, its proxy and its sign-in services, each with its public name."""
         yield self.base_url, f"the upstream {self.name}"
-        if self.upstream.proxy:
-            yield self.upstream.proxy.reveal(), f"the proxy of {self.name}"
+        if self.upstream.proxy and (proxy := self.upstream.proxy.revealed):
+            yield proxy, f"the proxy of {self.name}"
         yield from ((url, f"the sign-in service of {self.name}") for url in self._fetched_from)
 
     def secrets(self) -> Iterator[str]:
@@ -307,13 +195,14 @@ class Backend:
         return structs.replace(fault, message=message)
 
     def own_headers(self) -> Headers:
-        """Return the headers that this upstream gets with every request."""
-        return (("user-agent", _AGENT), *((name, value.reveal()) for name, value in self.upstream.headers))
+        """Return the headers that this upstream gets with every request. Raises MissingSecret."""
+        own = {name: setting.reveal() for name, setting in self._headers}
+        return tuple({"user-agent": _AGENT, **own}.items())
 
     async def _fetch(self, base_url: str, request: HttpRequest) -> HttpResponse:
         """Send a request of a credential to a sign-in service, through the proxy of this upstream."""
         self._fetched_from.add(base_url)
-        proxy = self.upstream.proxy.reveal() if self.upstream.proxy else None
+        proxy = self._proxy.reveal() if self._proxy else None
         timeouts = HttpTimeouts(head=_REFRESH_SECONDS, idle=_REFRESH_SECONDS, total=_REFRESH_SECONDS)
         response = await self._client.open(
             base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy, pool=f"{self.name} sign-in"
@@ -329,63 +218,3 @@ def _timeouts(settings: TimeoutSettings) -> tuple[HttpTimeouts, HttpTimeouts]:
     same = {name: value for name, value in structs.asdict(settings).items() if name not in ("first_byte", "long_idle")}
     usual = HttpTimeouts(head=settings.first_byte, **same)
     return usual, structs.replace(usual, idle=settings.long_idle, silent=max(settings.silent, settings.long_idle))
-
-
-class Upstreams:
-    """All upstreams of one configuration. Use it as a context manager while a request needs it."""
-
-    def __init__(self, config: Config, client: HttpClient, breaker: CircuitBreaker | None = None) -> None:
-        self.config, self.bounds = config, Bounds.of(config.server)
-        self._client = client
-        self.breaker = breaker or CircuitBreaker()
-        self.by_name: dict[str, Backend] = {}
-        self._embedded = AsyncExitStack()
-        self._users = 0
-        self._idle = asyncio.Event()
-
-    async def start(self) -> None:
-        """Create the backends, and start the simulators of the configuration."""
-        for upstream in self.config.upstreams.values():
-            base_url = upstream.base_url
-            if upstream.kind == "simulator":
-                base_url = await self._embed(upstream)
-            self.by_name[upstream.name] = Backend(upstream, base_url, self._client, self.breaker)
-
-    async def _embed(self, upstream: Upstream) -> str:
-        from dragoman.simulator.server import Simulator  # noqa: PLC0415  imported only if used
-
-        settings = upstream.simulator
-        simulator = Simulator(upstream.dialect.name, profile=settings.profile, script=settings.script)
-        await self._embedded.enter_async_context(simulator)
-        return simulator.url
-
-    @property
-    def backends(self) -> Sequence[Backend]:
-        """All upstreams, in the order of the configuration."""
-        return tuple(self.by_name.values())
-
-    def __enter__(self) -> None:
-        """Count one more user; `retire` waits for all of them."""
-        self._users += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._users -= 1
-        if not self._users:
-            self._idle.set()
-
-    async def retire(self) -> None:
-        """Wait until no request uses these upstreams, then close them."""
-        while self._users:
-            self._idle.clear()
-            await self._idle.wait()
-        await self.aclose()
-
-    async def close_credentials(self) -> None:
-        """Let logins finish a renewal that is in progress. The HTTP client must still be open."""
-        for backend in self.backends:
-            await backend.close_credentials()
-
-    async def aclose(self) -> None:
-        """Close the credentials and stop the simulators."""
-        await self.close_credentials()
-        await self._embedded.aclose()

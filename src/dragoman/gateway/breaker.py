@@ -5,35 +5,26 @@
 
 Both are a `Cooldown` of a scope: an upstream, one of its credentials, and a family of models or all of them. The time
 that an upstream names is a hint: during the cooldown one request per five minutes is sent as a probe, and a probe that
-succeeds ends the cooldown. `attempts` calls `enter` before each request. `CooldownFile` saves cooldowns on disk.
+succeeds ends the cooldown. `attempts` calls `enter` before each request. `cooldown_file` saves cooldowns on disk.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
-import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-import msgspec
 from msgspec import Struct
 
 from dragoman.errors import REQUEST_ERROR_KINDS, ClientFault, ConnectFailed, DragomanError, ErrorKind, Fault
-from dragoman.gateway.layers import ConfigError
-from dragoman.gateway.secrets import make_private_folder, read_private, write_private
-from dragoman.wire import jsonio
+from dragoman.gateway.model_names import model_family
 from dragoman.wire.jsonio import Json
 
 MAX_SCOPES = 512  # Clients may send any model name, so the number of scopes must be bounded.
 _LONGEST_WHY = 300  # characters
 _EARLY = 0.01  # seconds; timers fire a little early, so a wait of the reported time must be enough
-# A model and its dated versions are one family: providers apply limits to all of them together.
-_VERSION = re.compile(r"(?:[-@]\d{8}|-\d{4}-\d\d-\d\d|-latest)?(?:-v\d+)?(?::\d+)?(?:\[\w+\])?\Z")
 
 
 class BreakerSettings(Struct, frozen=True):
@@ -125,12 +116,12 @@ class Cooldown:
 
     def ready(self, now: float) -> float:
         """Return the seconds until the next request may be sent; 1 while a probe is running."""
-        if self.over(now):
+        if self.is_over(now):
             return 0.0
         left = self.probe_at - now
         return 1.0 if self.probing else left if left > _EARLY else 0.0
 
-    def over(self, now: float) -> bool:
+    def is_over(self, now: float) -> bool:
         """Return whether the time of the cooldown has passed."""
         return now >= self.until - _EARLY
 
@@ -212,8 +203,20 @@ class Permit(Struct):
         self.probes = ()
 
 
+def _ignore_begin(cooldown: Cooldown) -> None:
+    """Ignore that a cooldown begins."""
+
+
+def _ignore_end(cooldown: Cooldown, why: str) -> None:
+    """Ignore that a cooldown ends."""
+
+
 class CircuitBreaker:
-    """All cooldowns of one process. `changed` is called when a cooldown begins or ends that is saved on disk."""
+    """All cooldowns of one process.
+
+    `changed` is called when a cooldown begins or ends that is saved on disk; `on_begin` and `on_end` for every cooldown
+    that begins, or changes its kind, and that ends.
+    """
 
     def __init__(
         self,
@@ -225,6 +228,8 @@ class CircuitBreaker:
     ) -> None:
         self.settings = settings or BreakerSettings()
         self.changed: Callable[[], None] = lambda: None
+        self.on_begin: Callable[[Cooldown], None] = _ignore_begin
+        self.on_end: Callable[[Cooldown, str], None] = _ignore_end
         self.clock, self._wall, self._redact = clock, wall, redact
         self.cooldowns: dict[CooldownScope, Cooldown] = {}
         self.counts: dict[CooldownScope, _Counts] = {}
@@ -233,7 +238,7 @@ class CircuitBreaker:
 
     def enter(self, upstream: str, credential: str, model: str, *, guarded: bool = True) -> Permit:
         """Return the permit for an attempt. Raises CooldownActive."""
-        scope = CooldownScope(upstream, credential, family(model))
+        scope = CooldownScope(upstream, credential, model_family(model))
         if not guarded:
             return Permit(None, scope, 0.0, ())
         now = self.clock()
@@ -253,20 +258,31 @@ class CircuitBreaker:
         if not self.cooldowns:
             return 0.0
         now = self.clock()
-        active = self._active(CooldownScope(upstream, credential, family(model)), now)
+        active = self._active(CooldownScope(upstream, credential, model_family(model)), now)
         return max((cooldown.ready(now) for cooldown in active), default=0.0)
 
     def _active(self, scope: CooldownScope, now: float) -> tuple[Cooldown, ...]:
         """Return the cooldowns that apply to a scope, and delete those that are over."""
-        found = []
+        active = []
         for each in (scope, scope._replace(family="")):
             cooldown = self.cooldowns.get(each)
-            if cooldown is not None and cooldown.over(now):
-                del self.cooldowns[each]
+            if cooldown is not None and cooldown.is_over(now):
+                self._end(cooldown, "its time is over")
                 self.changed()
             elif cooldown is not None:
-                found.append(cooldown)
-        return tuple(found)
+                active.append(cooldown)
+        return tuple(active)
+
+    def end_expired(self) -> None:
+        """End the cooldowns whose time is over."""
+        now = self.clock()
+        for cooldown in [each for each in self.cooldowns.values() if each.is_over(now)]:
+            self._end(cooldown, "its time is over")
+            self.changed()
+
+    def _end(self, cooldown: Cooldown, why: str) -> None:
+        del self.cooldowns[cooldown.scope]
+        self.on_end(cooldown, why)
 
     # --- after an attempt
 
@@ -275,7 +291,7 @@ class CircuitBreaker:
         for each in (scope, scope._replace(family="")):
             cooldown = self.cooldowns.get(each)
             if cooldown is not None and cooldown.since < since:
-                del self.cooldowns[each]
+                self._end(cooldown, "a request succeeded")
                 if cooldown.cooling:
                     self.changed()
 
@@ -299,13 +315,17 @@ class CircuitBreaker:
             cooldown = self._begin(scope, fault, now)
             cooldown.wait = self.settings.first_probe
             cooldown.probe_at = now + cooldown.wait
+            self.on_begin(cooldown)
 
     def _cool(self, scope: CooldownScope, fault: Fault, seconds: float) -> None:
-        now = self.clock()
+        now, before = self.clock(), self.cooldowns.get(scope)
+        is_known = before is not None and before.kind == fault.kind
         cooldown = self._begin(scope, fault, now)
         cooldown.until = now + min(seconds, self.settings.longest)
         cooldown.probe_at = min(cooldown.until, now + self.settings.cooling_probe)
         self.changed()
+        if not is_known:
+            self.on_begin(cooldown)
 
     def _probe_failed(self, cooldowns: tuple[Cooldown, ...], since: float, fault: Fault, now: float) -> None:
         settings = self.settings
@@ -335,16 +355,16 @@ class CircuitBreaker:
         """Begin to count the successes and failures of a scope."""
         if len(self.counts) >= MAX_SCOPES:
             del self.counts[next(iter(self.counts))]
-        found = self.counts[scope] = _Counts(WindowCounter(self.settings.window, 1.0))
-        return found
+        counts = self.counts[scope] = _Counts(WindowCounter(self.settings.window, 1.0))
+        return counts
 
     # --- for status, metrics and `dragoman cooldown`
 
     def clear(self, upstream: str = "") -> int:
         """End all cooldowns, or those of one upstream, and reset the counts. Return how many cooldowns ended."""
-        cleared = [scope for scope in self.cooldowns if upstream in ("", scope.upstream)]
-        for scope in cleared:
-            del self.cooldowns[scope]
+        cleared = [cooldown for cooldown in self.cooldowns.values() if upstream in ("", cooldown.scope.upstream)]
+        for cooldown in cleared:
+            self._end(cooldown, "it was cleared")
         for scope in [scope for scope in self.counts if upstream in ("", scope.upstream)]:
             del self.counts[scope]
         self.changed()
@@ -366,7 +386,7 @@ class CircuitBreaker:
                 "next_try": cooldown.probe_at + offset,
             }
             for cooldown in self.cooldowns.values()
-            if upstream in ("", cooldown.scope.upstream) and not cooldown.over(now)
+            if upstream in ("", cooldown.scope.upstream) and not cooldown.is_over(now)
         ]
 
     def cooldowns_left(self) -> Iterator[tuple[str, str, str, str, float]]:
@@ -380,7 +400,7 @@ class CircuitBreaker:
         """Return whether any scope of this credential is in cooldown."""
         now = self.clock()
         return any(
-            scope.upstream == upstream and scope.credential == credential and not cooldown.over(now)
+            scope.upstream == upstream and scope.credential == credential and not cooldown.is_over(now)
             for scope, cooldown in self.cooldowns.items()
         )
 
@@ -414,71 +434,4 @@ class CircuitBreaker:
                 cooldown = self.cooldowns[scope] = Cooldown(scope, each.kind, each.why[:_LONGEST_WHY], now)
                 cooldown.until = now + left
                 cooldown.probe_at = min(cooldown.until, now + self.settings.cooling_probe)
-
-
-@lru_cache(256)
-def family(model: str) -> str:
-    """Return the name that a model shares with its dated versions."""
-    return _VERSION.sub("", model.lower())
-
-
-# --- cooldowns on disk: a private file in the state folder, rewritten shortly after a change
-
-
-COOLDOWN_FILE = "cooldowns.json"
-_SAVE_DELAY = 0.2  # seconds; changes within it are saved by one write
-
-
-class CooldownFile:
-    """Saves a breaker's cooldowns. Errors of the file are ignored: without it, the upstream refuses once more."""
-
-    def __init__(self, folder: Path, breaker: CircuitBreaker) -> None:
-        self._path = folder / COOLDOWN_FILE
-        self._breaker = breaker
-        self._written: Sequence[SavedCooldown] = ()
-        self._timer: asyncio.TimerHandle | None = None
-        self._writing: asyncio.Future[bool] | None = None
-
-    def load(self) -> None:
-        """Restore the saved cooldowns, and save all changes from now on."""
-        try:
-            saved = msgspec.convert(jsonio.decode(read_private(self._path)), list[SavedCooldown])
-        except (OSError, ConfigError, jsonio.JsonError, msgspec.ValidationError):
-            saved = []
-        self._breaker.restore(saved)
-        self._written = saved
-        self._breaker.changed = self._schedule
-
-    def _schedule(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_SAVE_DELAY, self._write)
-
-    def _write(self) -> None:
-        self._timer = None
-        if self._writing is not None and not self._writing.done():
-            self._schedule()  # One write at a time, so that the last state stays.
-            return
-        saved = self._breaker.saved_cooldowns()
-        if saved != self._written:
-            self._written = saved
-            self._writing = asyncio.get_running_loop().run_in_executor(None, self._save, saved)
-
-    def _save(self, saved: Sequence[SavedCooldown]) -> bool:
-        try:
-            make_private_folder(self._path.parent)
-            write_private(self._path, jsonio.encode(msgspec.to_builtins(saved)))
-        except (OSError, ConfigError):
-            return False
-        return True
-
-    async def aclose(self) -> None:
-        """Save changes that are not saved yet, and stop following the breaker."""
-        self._breaker.changed = lambda: None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._writing is not None:
-            await self._writing
-        saved = self._breaker.saved_cooldowns()
-        if saved != self._written:
-            await asyncio.get_running_loop().run_in_executor(None, self._save, saved)
+                self.on_begin(cooldown)

@@ -6,6 +6,7 @@ ConfigError; each names its file and line, or its environment variable.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -33,9 +34,10 @@ from dragoman.gateway.layers import (
 from dragoman.gateway.limits import RequestLimits, tree_levels
 from dragoman.gateway.media_urls import MediaUrls
 from dragoman.gateway.presets import BUILT_IN, PRESETS, preset_of
-from dragoman.gateway.routing import RouteRule, Routes, RouteTarget
 from dragoman.gateway.schema import ConfigReader, fields_of
-from dragoman.gateway.secrets import AppFolders, ConfiguredSecret, ReferenceContext, app_folders, expand_path
+from dragoman.gateway.secret_sources import ReferenceContext, expand_path
+from dragoman.gateway.secrets import AppFolders, ConfiguredSecret, app_folders
+from dragoman.gateway.targets import RouteRule, Routes, RouteTarget
 from dragoman.gateway.upstream_config import (
     TimeoutSettings,
     Upstream,
@@ -92,6 +94,7 @@ class Config(Struct, frozen=True, kw_only=True):
     routes: Routes
     figures: dict[str, ModelTable]  # by names and patterns of models
     file: Path | None
+    digest: str = ""  # of the text of the file
     warnings: tuple[str, ...] = ()
 
     def secrets(self) -> list[ConfiguredSecret]:
@@ -208,16 +211,16 @@ def build_config(text: str, file: Path | None, environ: Mapping[str, str], flags
     home = app_folders(environ)
     folder = file.parent if file is not None else home.config
 
-    given = flatten_tree(tree, Origin("file", str(file or "config")), lines=lines)
-    from_variables, warnings = from_environment(environ, given, _Top.__struct_fields__)
-    given = merge_layers(given, from_variables, from_flags(flags))
-    if not any(key[0] in ("upstreams", "routes", "default") for key in given):
-        given = merge_layers(flatten_tree(BUILT_IN, Origin("built-in")), given)
-    leaves = merge_layers(_defaults(given, home), _presets(given, environ), given)
-    literals = given.get(("allow_literal_secrets",))
+    user_leaves = flatten_tree(tree, Origin("file", str(file or "config")), lines=lines)
+    from_variables, warnings = from_environment(environ, user_leaves, _Top.__struct_fields__)
+    user_leaves = merge_layers(user_leaves, from_variables, from_flags(flags))
+    if not any(key[0] in ("upstreams", "routes", "default") for key in user_leaves):
+        user_leaves = merge_layers(flatten_tree(BUILT_IN, Origin("built-in")), user_leaves)
+    leaves = merge_layers(_defaults(user_leaves, home), _presets(user_leaves, environ), user_leaves)
+    literals = user_leaves.get(("allow_literal_secrets",))
     allowed = literals is not None and literals.value in (True, "true", "1")
     reader = ConfigReader(leaves, lines, file, ReferenceContext(environ, folder, home.home), allowed)
-    config = _Assembly(nest_leaves(leaves), reader).config(file, tuple(warnings))
+    config = _Assembly(nest_leaves(leaves), reader).config(file, text, tuple(warnings))
     if config is None:
         # In the order of the file; problems from elsewhere come first.
         raise ConfigError(sorted(dict.fromkeys(reader.problems), key=lambda problem: problem.origin.line))
@@ -239,12 +242,12 @@ def _parsed(text: str, file: Path | None) -> dict[str, Any]:
     raise ConfigError([problem])
 
 
-def _defaults(given: Leaves, home: AppFolders) -> Leaves:
+def _defaults(user_leaves: Leaves, home: AppFolders) -> Leaves:
     tree: dict[str, Any] = _default_values(_Top)
     socket, limits = str(home.admin_socket), _default_values(RequestLimits)
     tree["server"] = {**_default_values(Server), "admin_socket": socket, "limits": limits}
     tree["log"] = _default_values(Log)
-    for name in _upstream_names(given):
+    for name in _upstream_names(user_leaves):
         tables: dict[str, type[Struct]] = {
             "translation": TranslationSettings,
             "limits": UpstreamLimits,
@@ -258,15 +261,15 @@ def _defaults(given: Leaves, home: AppFolders) -> Leaves:
 def _default_values(shape: type[Struct]) -> dict[str, Any]:
     """Return the defaults that are plain values; empty strings, lists and tables are left out."""
     fields = fields_of(shape)
-    found = {field.name: field.default for field in fields if field.default is not NODEFAULT}
-    found = {name: value for name, value in found.items() if isinstance(value, bool | int | float | str)}
-    return {name: value for name, value in found.items() if value != ""}
+    defaults = {field.name: field.default for field in fields if field.default is not NODEFAULT}
+    defaults = {name: value for name, value in defaults.items() if isinstance(value, bool | int | float | str)}
+    return {name: value for name, value in defaults.items() if value != ""}
 
 
-def _presets(given: Leaves, environ: Mapping[str, str]) -> Leaves:
-    tree = nest_leaves(given).get("upstreams")
+def _presets(user_leaves: Leaves, environ: Mapping[str, str]) -> Leaves:
+    tree = nest_leaves(user_leaves).get("upstreams")
     leaves: Leaves = {}
-    for name in _upstream_names(given):
+    for name in _upstream_names(user_leaves):
         table = tree.get(name) if isinstance(tree, Mapping) else None
         preset = table.get("preset") if isinstance(table, Mapping) else None
         if isinstance(table, Mapping) and isinstance(preset, str) and preset in PRESETS:
@@ -275,8 +278,8 @@ def _presets(given: Leaves, environ: Mapping[str, str]) -> Leaves:
     return leaves
 
 
-def _upstream_names(given: Leaves) -> list[str]:
-    return list(dict.fromkeys(str(key[1]) for key in given if key[0] == "upstreams" and len(key) > 1))
+def _upstream_names(leaves: Leaves) -> list[str]:
+    return list(dict.fromkeys(str(key[1]) for key in leaves if key[0] == "upstreams" and len(key) > 1))
 
 
 class _Assembly:
@@ -286,7 +289,7 @@ class _Assembly:
         self._tree = tree
         self._reader = reader
 
-    def config(self, file: Path | None, warnings: tuple[str, ...]) -> Config | None:
+    def config(self, file: Path | None, text: str, warnings: tuple[str, ...]) -> Config | None:
         reader = self._reader
         top = reader.fields(fields_of(_Top), self._tree, ())
         server = self._server(top["server"]) if "server" in top else None
@@ -306,6 +309,7 @@ class _Assembly:
             routes=routes,
             figures={name: table for name, table in figures.items() if table is not None},
             file=file,
+            digest=hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest() if file is not None else "",
             warnings=warnings,
         )
 

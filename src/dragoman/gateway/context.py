@@ -12,15 +12,16 @@ from msgspec import Struct, field
 
 from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import DragomanError
-from dragoman.gateway.access_log import AccessLog, Record
-from dragoman.gateway.backend import Upstreams
+from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.explain import RefusalLog, ReportQueue
 from dragoman.gateway.limits import MemoryAccount
 from dragoman.gateway.metrics import Metrics
 from dragoman.gateway.planning import CachedPlan
+from dragoman.gateway.records import Record
 from dragoman.gateway.response_buffer import KeepAlive
 from dragoman.gateway.response_store import ResponseHolders, ResponseSaver, ResponseStore
 from dragoman.gateway.retry_policy import RetrySettings
+from dragoman.gateway.upstreams import Upstreams
 from dragoman.gateway.worker_process import WorkerProcess
 from dragoman.http.exchange import Exchange
 from dragoman.model.filter import Note

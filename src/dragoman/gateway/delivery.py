@@ -146,6 +146,7 @@ class StreamDelivery:
         else:
             encoder = None if saver is None else saver.encoder(plan, budget=budget)
             self._translator = ResponseTranslator(plan, mask=self._mask, budget=budget, encoder=encoder)
+        self._context.record.progress = self._translator.progress
         buffer.feed_from(response)
         broken: DragomanError | None = None
         try:
@@ -155,7 +156,7 @@ class StreamDelivery:
         finally:
             self._response = self._flight = None
         translator = self._translator
-        ended = translator.over
+        ended = translator.is_over
         last = b"" if ended else translator.close(broken.fault if broken else None)
         if translator.fault is not None:
             failure = broken if broken is not None and not ended else _failure(translator.fault)
@@ -177,14 +178,16 @@ class StreamDelivery:
 
     def _on_bytes(self, chunk: bytes) -> None:
         """Translate a chunk of the upstream and send it; the read callback of the connection."""
-        if self._sniffs and (begin := chunk.lstrip()[:1]):
+        flight = self._flight
+        if flight is not None and self._sniffs and (begin := chunk.lstrip()[:1]):
             self._sniffs = False
-            if begin == b"{" and self._flight is not None:  # A stream never begins with a brace.
-                self._translator = self._whole_answer(self._flight)
+            if begin == b"{":  # A stream never begins with a brace.
+                self._translator = self._whole_answer(flight)
+                self._context.record.progress = self._translator.progress
         translator = self._translator
         assert translator is not None
         data = translator.feed(chunk)
-        if self._flight is not None or translator.over:
+        if flight is not None or translator.is_over:
             self._begin_or_end(translator, data)
         elif data:
             self._exchange.chunk(data)
@@ -210,7 +213,7 @@ class StreamDelivery:
             flight.remember_id(response_id)
         if translator.fault is not None and not buffer.is_released:
             raise _failure(translator.fault)
-        if translator.over:
+        if translator.is_over:
             last = data if translator.fault is None else self._without_bare(data)
             if last or not self._bare:
                 buffer.end(last)
@@ -238,7 +241,7 @@ class StreamDelivery:
         """Return the error in the client's dialect, to end a stream that has begun; empty if the stream has ended."""
         translator, fault = self._translator, self._mask(fault)
         if translator is not None:
-            return b"" if translator.over else translator.close(fault)
+            return b"" if translator.is_over else translator.close(fault)
         payloads = self._client.codec.encoder(self._client_request.parameters, SYSTEM_ENVIRONMENT).feed(
             (Failed(fault),)
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import textwrap
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from dragoman.dialects.base import Dialect
 from dragoman.dialects.rulebook import Breach
@@ -30,9 +31,11 @@ from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.response_store import ResponseStore, item_references
 from dragoman.gateway.secrets import make_private_folder, read_private, remove_parts, write_private
 from dragoman.gateway.worker_process import WorkerProcess, WorkerUnavailable
+from dragoman.http.addresses import parse_base_url
+from dragoman.http.client.response import sent_headers
 from dragoman.http.exchange import Owner
 from dragoman.model.filter import Note
-from dragoman.upstream.credentials import with_headers
+from dragoman.translate import Plan
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 
@@ -60,7 +63,7 @@ class RecordedMessage(Struct, frozen=True):
 
 
 class RefusalReport(Struct, frozen=True):
-    """The report about one refused request. The field names are those of its file."""
+    """The report about one refused request. Its file calls `request` "asked" and `response` "answered"."""
 
     id: str
     at: float
@@ -69,11 +72,12 @@ class RefusalReport(Struct, frozen=True):
     dialect: str
     model: str
     fault: str
-    asked: RecordedMessage
+    request: RecordedMessage = field(name="asked")
     sent: RecordedMessage
-    answered: RecordedMessage
+    response: RecordedMessage = field(name="answered")
     notes: tuple[Note, ...]
     breaches: tuple[Breach, ...]
+    kind: str = "invalid"  # of the error
 
 
 class RefusalLog:
@@ -126,14 +130,14 @@ class RefusalLog:
                 path.unlink(missing_ok=True)
 
     def _files(self) -> list[tuple[Path, int, float]]:
-        found = []
+        files = []
         for path in self._folder.glob("*.json"):
             try:
                 stat = path.stat()
             except OSError:  # removed by another process
                 continue
-            found.append((path, stat.st_size, stat.st_mtime_ns / 1e9))
-        return sorted(found, key=lambda each: each[2], reverse=True)
+            files.append((path, stat.st_size, stat.st_mtime_ns / 1e9))
+        return sorted(files, key=lambda each: each[2], reverse=True)
 
 
 def encode_report(refusal: RefusalReport) -> bytes:
@@ -166,12 +170,40 @@ def _text(body: bytes, redactor: Redactor) -> str:
 # --- writing reports in the background
 
 
+class SignedRequest(Struct, frozen=True):
+    """The head of a request as a credential signed it, and the beginning of a body that the credential changed.
+
+    Rendering is deterministic, so a report renders the body again: while a response is awaited, it is not kept.
+    """
+
+    base_url: str
+    method: str
+    path: str
+    query: str
+    headers: Headers
+    prefix: bytes = b""  # in place of the first byte of the rendered body
+
+    __repr__ = object.__repr__  # the headers hold keys
+
+    def restore(self, rendered: HttpRequest) -> HttpRequest:
+        """Return the request as it was signed."""
+        body = self.prefix + rendered.body[1:] if self.prefix else rendered.body
+        return HttpRequest(self.method, self.path, self.query, self.headers, body)
+
+    def on_wire(self, signed: HttpRequest) -> HttpRequest:
+        """Return the signed request as it was written to the connection: with the base URL and all headers."""
+        base = parse_base_url(self.base_url)
+        query = "&".join(filter(None, (base.query, signed.query)))
+        headers = sent_headers(base.authority, signed.headers, len(signed.body))
+        return HttpRequest(signed.method, f"{base.prefix}{signed.path}", query, headers, signed.body)
+
+
 class ExplainJob(Struct, frozen=True):
     """The data to build a report from; the worker process can run it."""
 
     plan: PlanJob
     request_names: tuple[str, str, str]  # the request's id, the client's dialect, the upstream's name
-    headers: Headers  # of the upstream's configuration
+    signed: SignedRequest | None  # None: the request was not kept
     response: HttpResponse
     fault: Fault
     secrets: tuple[str, ...]
@@ -181,8 +213,11 @@ def build_report(job: ExplainJob, known: ParsedRequest) -> RefusalReport:
     """Build a report, without secrets. Raises ClientFault if the request can no longer be planned."""
     planned, _ = make_plan(job.plan, known)
     request, _ = render_planned(planned, known.request, job.plan.bounds.max_body)
+    if job.signed is not None:
+        request = job.signed.restore(request)
     redactor, response = Redactor(lambda: job.secrets), job.response
     identity, client, upstream = job.request_names
+    shown = request if job.signed is None else job.signed.on_wire(request)
     return RefusalReport(
         id=identity,
         at=time.time(),
@@ -191,14 +226,27 @@ def build_report(job: ExplainJob, known: ParsedRequest) -> RefusalReport:
         dialect=planned.upstream.name,
         model=redactor.text(planned.translated.model),
         fault=redactor.text(job.fault.message),
-        asked=_request(known.request, redactor),
-        sent=_request(with_headers(request, job.headers), redactor),
-        answered=RecordedMessage(
+        request=_request(known.request, redactor),
+        sent=_request(shown, redactor),
+        response=RecordedMessage(
             str(response.status), redactor.headers(response.headers), _text(response.body, redactor)
         ),
         notes=tuple(_masked(note, redactor) for note in planned.notes),
-        breaches=tuple(_masked(breach, redactor) for breach in planned.upstream.codec.breaches(planned.call())),
+        breaches=tuple(_masked(breach, redactor) for breach in _broken_rules(planned, request, job.fault)),
+        kind=job.fault.kind,
     )
+
+
+def _broken_rules(planned: Plan, request: HttpRequest, fault: Fault) -> list[Breach]:
+    """Return the rules that the request breaks as it was sent, and those that the upstream's error names."""
+    dialect = planned.upstream
+    try:
+        call = dialect.binding.match(request) or planned.call()
+    except DragomanError:
+        call = planned.call()
+    named = dialect.refusal_rules(call, fault) if dialect.refusal_rules is not None else ()
+    found = [*named, *dialect.codec.breaches(call)]
+    return list({(breach.rule, breach.at): breach for breach in reversed(found)}.values())[::-1]
 
 
 class PendingReport(Struct, frozen=True):
@@ -279,8 +327,8 @@ async def _keep(case: PendingReport, log: RefusalLog) -> None:
         return
     known, items = await loop.run_in_executor(None, _read, case)
     owner, memory = case.owner, case.response_store
-    found = {item_id: blocks for item_id in items if (blocks := memory.item(owner, item_id)) is not None}
-    plan = structs.replace(case.job.plan, earlier=memory.earlier(owner, known.conversation), items=found)
+    stored_items = {item_id: blocks for item_id in items if (blocks := memory.item(owner, item_id)) is not None}
+    plan = structs.replace(case.job.plan, earlier=memory.earlier(owner, known.conversation), items=stored_items)
     job = structs.replace(case.job, plan=plan)
     await loop.run_in_executor(None, lambda: log.write(request_id, encode_report(build_report(job, known))))
 
@@ -299,18 +347,49 @@ def _read(case: PendingReport) -> tuple[ParsedRequest, tuple[str, ...]]:
 def render_report(refusal: RefusalReport, width: int = _WIDTH) -> str:
     """Return a report as text: the most likely cause, the notes, both requests side by side, and the response."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(refusal.at))
-    parts = [
+    head = [
         f"{refusal.id}  {when}  {refusal.client} → {refusal.upstream} ({refusal.dialect}), {refusal.model}",
-        f"The upstream refused the request with {refusal.answered.line}: {_line(refusal.fault)}",
+        f"The upstream refused the request with {refusal.response.line}: {_line(refusal.fault)}",
         _suspects(refusal),
         _noted(refusal),
+    ]
+    parts = [
+        *(_wrapped(part, width) for part in head),
         _side_by_side(refusal, width),
-        f"THE RESPONSE\n{_clipped(_pretty(refusal.answered.body))}",
+        f"THE RESPONSE\n{_clipped(_pretty(refusal.response.body))}",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+# What an error means that no change of the request can avoid.
+_NOT_THE_REQUEST = {
+    "overloaded": "OVERLOAD: the upstream has no capacity now. Nothing is wrong with the request: send it again later, "
+    "or add a fallback to the route.",
+    "rate_limit": "RATE LIMIT: the credential has sent too many requests. Nothing is wrong with the request: send it "
+    "again later, or add a credential or a fallback.",
+    "quota": "QUOTA: the account has no quota left. Nothing is wrong with the request: raise the quota, or use another "
+    "credential.",
+    "timeout": "TIMEOUT: the upstream took too long. Send the request again, or use a faster model.",
+    "server": "ERROR OF THE SERVICE: the upstream reports an error of its own. Send the request again later.",
+    "auth": "CREDENTIAL: the upstream does not accept the gateway's key or login. `dragoman status` shows it.",
+    "permission": "PERMISSION: the account may not use this model or feature.",
+}
+
+
+_ACCOUNT = frozenset({"auth", "permission"})  # errors about which advice may help
+
+
+def _wrapped(text: str, width: int) -> str:
+    """Return the text with its long lines wrapped to the width."""
+    wrapper = textwrap.TextWrapper(width, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
+    return "\n".join(wrapper.fill(line) if len(line) > width else line for line in text.split("\n"))
+
+
 def _suspects(refusal: RefusalReport) -> str:
+    if cause := _NOT_THE_REQUEST.get(refusal.kind):
+        shown = [each for each in refusal.breaches if each.severity == "error" or refusal.kind in _ACCOUNT]
+        words = {"error": "also broken", "advice": "perhaps"}
+        return "\n".join([cause, *(f"{words[each.severity]}: {_breach(each)}" for each in shown[:10])])
     if not refusal.breaches:
         return (
             f"The request breaks no known rule of {refusal.dialect}: the service has one that dragoman does not know."
@@ -335,7 +414,7 @@ def _noted(refusal: RefusalReport) -> str:
 def _side_by_side(refusal: RefusalReport, width: int) -> str:
     """Return both requests in two columns."""
     half = max((width - 3) // 2, 20)
-    left = ["AS THE CLIENT SENT IT", *_lines(refusal.asked)]
+    left = ["AS THE CLIENT SENT IT", *_lines(refusal.request)]
     right = ["AS THE GATEWAY SENT IT", *_lines(refusal.sent)]
     rows = zip_longest(left, right, fillvalue="")
     return "\n".join(f"{_cell(one, half):<{half}} │ {_cell(other, half)}".rstrip() for one, other in rows)

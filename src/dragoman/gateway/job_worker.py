@@ -7,6 +7,7 @@ planned right after it was parsed need not be sent and parsed twice.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import pickle
 import socket
@@ -14,6 +15,8 @@ import sys
 import traceback
 from collections import OrderedDict
 from collections.abc import Sequence
+
+from msgspec import structs
 
 from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError, TooLarge
@@ -24,8 +27,26 @@ from dragoman.gateway.worker_process import HEAD, UNKNOWN, JobResult, WorkerJob
 
 _MAX_CACHED = 2  # requests
 _MAX_CACHED_BYTES = 64 * 1024 * 1024  # of their bodies
+_MAX_RECORDS = 1000  # log records of one job
 _NICE = 5
 _NO_MEMORY = "the request needs more memory than the worker process may use"
+
+
+class _RecordCollector(logging.Handler):
+    """Collects the log records of a job; the gateway writes them to its log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[tuple[str, int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(self.records) < _MAX_RECORDS:
+            self.records.append((record.name, record.levelno, record.getMessage()))
+
+    def take(self) -> tuple[tuple[str, int, str], ...]:
+        """Return the records so far, and forget them."""
+        taken, self.records = tuple(self.records), []
+        return taken
 
 
 class JobRunner:
@@ -108,6 +129,8 @@ def main() -> None:
         os.nice(_NICE)  # The gateway has priority: it serves all other requests.
     gateway = socket.socket(fileno=0)
     worker: JobRunner | None = None
+    logger, collector = logging.getLogger("dragoman"), _RecordCollector()
+    logger.handlers, logger.propagate = [collector], False
     while True:
         try:
             size, body_size, has_body = HEAD.unpack(_received(gateway, HEAD.size))
@@ -119,7 +142,10 @@ def main() -> None:
             worker = JobRunner(job.work)
             result, raw = JobResult(), b""
         else:
+            logger.setLevel(job.log_level)
             result, raw = worker.answer(job, body)
+            if records := collector.take():
+                result = structs.replace(result, log=records)
         pickled = _pickled(result)
         del job, body, result
         try:

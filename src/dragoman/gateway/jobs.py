@@ -41,9 +41,9 @@ _NOTES = 2000  # notes that the gateway unpickles at a time
 # The gateway unpickles conversations on its event loop, so they contain only what it needs, and no messages.
 
 
-def routing_part(asked: Conversation) -> Conversation:
+def routing_part(conversation: Conversation) -> Conversation:
     """Return the part of a conversation that the gateway needs to find a target."""
-    return structs.replace(without_content(asked), output=Output(), extra=None)
+    return structs.replace(without_content(conversation), output=Output(), extra=None)
 
 
 def reply_context(conversation: Conversation) -> Conversation:
@@ -177,14 +177,14 @@ def plan(job: PlanJob, known: ParsedRequest) -> tuple[PlanResult, bytes]:
     """Plan a parsed request for one target. Return the plan and the body to send. Raises ClientFault."""
     planned, saved = make_plan(job, known)
     notes = tuple([pickle.dumps(planned.notes[at : at + _NOTES]) for at in range(0, len(planned.notes), _NOTES)])
-    asked = (
+    original = (
         without_messages(planned.original)
         if known.dialect.continuation is not None
         else reply_context(planned.original)
     )
     # A filter that reads raw tool calls keeps the schemas of all tools.
     memory = base_memory(planned.translated) if len(pickle.dumps(planned.response_filters)) > _HEAVY_PLAN else 0
-    bare_plan = structs.replace(planned, original=asked, translated=reply_context(planned.translated), notes=())
+    bare_plan = structs.replace(planned, original=original, translated=reply_context(planned.translated), notes=())
     result = PlanResult(bare_plan, notes, None if saved is None else pickle.dumps(saved), memory)
     try:
         request, note = (

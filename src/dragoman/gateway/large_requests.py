@@ -47,11 +47,11 @@ class LargeRequest:
     async def read(self) -> ReadResult:
         """Parse the request in the worker process. Raises WorkerFailed, Overloaded, WorkerUnavailable."""
         result, _ = await self.worker.run_job(ReadJob(self._head, self._bounds), self._id, self._body)
-        found: ReadResult = result
-        self.set_parameters(found.parameters, found.items)
-        self._refusal = found.refusal
-        self.tokens = found.tokens or 0
-        return found
+        parsed: ReadResult = result
+        self.set_parameters(parsed.parameters, parsed.items)
+        self._refusal = parsed.refusal
+        self.tokens = parsed.tokens or 0
+        return parsed
 
     def set_parameters(self, parameters: Conversation | None, items: tuple[str, ...]) -> None:
         """Set the conversation without its messages, and the ids of the items that it refers to."""
@@ -67,7 +67,7 @@ class LargeRequest:
     def job(self, backend: Backend, model: str, memory: ResponseStore, *, counts: bool = False) -> PlanJob:
         """Return the job to plan the request for this target."""
         owner, parameters = self._owner, self.parameters()
-        items = {item_id: found for item_id in self._items if (found := memory.item(owner, item_id)) is not None}
+        items = {item_id: blocks for item_id in self._items if (blocks := memory.item(owner, item_id)) is not None}
         earlier = memory.earlier(owner, parameters)
         settings = backend.upstream.settings
         return PlanJob(self._head, self._bounds, backend.dialect, model, settings, earlier, items, counts)
@@ -78,19 +78,19 @@ class LargeRequest:
         """Plan the request for a target. Raises ClientFault, WorkerFailed, Overloaded, WorkerUnavailable."""
         job = self.job(backend, model, memory, counts=counts)
         result, body = await self.worker.run_job(job, self._id, self._body, known=True)
-        found: PlanResult = result
+        planned: PlanResult = result
         notes: list[Note] = []
-        for portion in found.notes:
+        for portion in planned.notes:
             notes += pickle.loads(portion)
             await asyncio.sleep(0)  # There may be very many; other requests run in between.
-        made = structs.replace(found.plan, client=client, upstream=backend.dialect, notes=tuple(notes))
-        self._account.hold("decoded", found.memory + len(found.conversation or b""))
-        store = None if found.conversation is None else memory.saver(self._owner, client, found.conversation)
-        sent = found.request
+        plan = structs.replace(planned.plan, client=client, upstream=backend.dialect, notes=tuple(notes))
+        self._account.hold("decoded", planned.memory + len(planned.conversation or b""))
+        store = None if planned.conversation is None else memory.saver(self._owner, client, planned.conversation)
+        sent = planned.request
         if sent is not None:
-            sent = structs.replace(sent, body=self._body if found.verbatim else body)
+            sent = structs.replace(sent, body=self._body if planned.verbatim else body)
         self._account.hold("rendered", len(body))
-        return PreparedRequest(made, store, request=sent, refusal=found.refusal, note=found.note)
+        return PreparedRequest(plan, store, request=sent, refusal=planned.refusal, note=planned.note)
 
     def request(self) -> HttpRequest:
         """Return the client's request."""
@@ -108,14 +108,14 @@ async def match_in_worker(large: LargeRequest, router: Router) -> MatchedRequest
     Raises ClientFault, UnreadableRequest, WorkerFailed.
     """
     try:
-        found = await large.read()
+        parsed = await large.read()
     except WorkerUnavailable:  # for example if a dialect cannot be pickled
         request = large.request()
         check_text(request.body, large.limits)
         return router.match(request)
-    dialect = None if found.dialect is None else router.find_dialect(found.dialect)
-    if found.unreadable is not None:
-        raise found.unreadable if dialect is None else UnreadableRequest(dialect, found.unreadable)
-    if dialect is None or found.call is None:
+    dialect = None if parsed.dialect is None else router.find_dialect(parsed.dialect)
+    if parsed.unreadable is not None:
+        raise parsed.unreadable if dialect is None else UnreadableRequest(dialect, parsed.unreadable)
+    if dialect is None or parsed.call is None:
         return None
-    return LargeMatch(dialect=dialect, call=found.call, large=large)
+    return LargeMatch(dialect=dialect, call=parsed.call, large=large)

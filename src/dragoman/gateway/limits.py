@@ -166,15 +166,15 @@ def _holds_containers(level: list[Json]) -> bool:
     return any(isinstance(value, dict | list) for value in level)
 
 
-def check_conversation(asked: Conversation, shape: TreeStats, limits: RequestLimits) -> None:
+def check_conversation(conversation: Conversation, shape: TreeStats, limits: RequestLimits) -> None:
     """Refuse too many messages or tools, and tools that are too large. Raises MalformedRequest, TooLarge."""
-    if len(asked.messages) > limits.messages:
-        raise _too_many("messages", len(asked.messages), limits.messages)
-    if len(asked.tools) > limits.tools:
-        raise _too_many("tools", len(asked.tools), limits.tools)
+    if len(conversation.messages) > limits.messages:
+        raise _too_many("messages", len(conversation.messages), limits.messages)
+    if len(conversation.tools) > limits.tools:
+        raise _too_many("tools", len(conversation.tools), limits.tools)
     # Figures of the whole body are upper bounds for each schema in it.
     suspect = shape.has_references or shape.depth > _SCHEMA_DEPTH or shape.nodes > _SCHEMA_NODES
-    for index, tool in enumerate(asked.tools):
+    for index, tool in enumerate(conversation.tools):
         if not isinstance(tool, ToolSpec):
             continue
         if len(tool.name) > limits.name:
@@ -201,8 +201,8 @@ def _check_schema(schema: Mapping[str, Json], at: str, limits: RequestLimits) ->
         raise TooLarge(f"the schema has {size} bytes, more than {limits.schema} (setting {_SETTING}.schema)", at=at)
 
 
-def _too_many(what: str, found: int, most: int) -> MalformedRequest:
-    message = f"the request has {found} {what}, more than the limit of {most} (setting {_SETTING}.{what})"
+def _too_many(what: str, count: int, most: int) -> MalformedRequest:
+    message = f"the request has {count} {what}, more than the limit of {most} (setting {_SETTING}.{what})"
     return MalformedRequest(message, at=what)
 
 
@@ -280,7 +280,7 @@ class MemoryAccount(Struct, eq=False):
         load, most = self.budget, self.budget.limits.in_flight
         is_small = self.request_bytes + size <= _SMALL
         if load.request_bytes + size > most and not (is_small and load.small_bytes + size <= most // 8):
-            raise _requests_are_held(most)
+            raise _memory_exceeded(most)
         if is_small:
             self.small_bytes += size
             load.small_bytes += size
@@ -297,12 +297,12 @@ class MemoryAccount(Struct, eq=False):
         if form == "decoded" and size > _SMALL and more > _TEXT * self.request_bytes:
             most = load.limits.in_flight
             if load.request_bytes > self.request_bytes and load.request_bytes + more > most:
-                raise _requests_are_held(most)
+                raise _memory_exceeded(most)
         self.bytes_by_kind[form] = size
         self.request_bytes += more
         load.request_bytes += more
-        if (held := load.request_bytes + load.response_bytes) > load.peak_bytes:
-            load.peak_bytes = held
+        if (total := load.request_bytes + load.response_bytes) > load.peak_bytes:
+            load.peak_bytes = total
 
     def keep(self, size: int) -> None:
         """Count buffered bytes of the response. Raises Overloaded, and then counts none."""
@@ -311,8 +311,8 @@ class MemoryAccount(Struct, eq=False):
             raise Overloaded(f"running responses need more than {most} bytes; try later (setting {_SETTING}.in_flight)")
         self.response_bytes += size
         load.response_bytes += size
-        if (held := load.request_bytes + load.response_bytes) > load.peak_bytes:
-            load.peak_bytes = held
+        if (total := load.request_bytes + load.response_bytes) > load.peak_bytes:
+            load.peak_bytes = total
 
     def free(self, size: int) -> None:
         """Release bytes of the response."""
@@ -333,7 +333,7 @@ class MemoryAccount(Struct, eq=False):
         self.request_bytes = self.response_bytes = self.small_bytes = 0
 
 
-def _requests_are_held(most: int) -> Overloaded:
+def _memory_exceeded(most: int) -> Overloaded:
     return Overloaded(f"running requests need more than {most} bytes; try later (setting {_SETTING}.in_flight)")
 
 
@@ -346,8 +346,8 @@ def _requests_are_held(most: int) -> Overloaded:
 _WORTH = 4 * 1024 * 1024  # bytes of requests at once; a smaller burst is not worth a trim
 _EACH = 16 * 1024  # bytes that a request takes in addition to its content
 _REST = 5.0  # seconds between two trims: one takes a few ms
-_KEPT = 1024 * 1024 * 1024  # bytes at the end of the heap that glibc does not return by itself
-_APART = 32 * 1024 * 1024  # bytes of an allocation that gets its own mapping, which is returned at once
+_TRIM_ABOVE = 1024 * 1024 * 1024  # bytes at the end of the heap that glibc does not return by itself
+_MMAP_ABOVE = 32 * 1024 * 1024  # bytes of an allocation that gets its own mapping, which is returned at once
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt
 
 
@@ -358,25 +358,25 @@ class Trimmer:
         self._load = load
         self._trim = trim or _trim
         self._not_before = 0.0
-        self._kept = False
+        self._is_configured = False
 
     def trim_if_idle(self, now: float) -> None:
         """Trim if a burst is over; called regularly by `serve`."""
-        if not self._kept:
-            self._kept = True
-            _keep()  # Done here and not at the start, because it takes long.
+        if not self._is_configured:
+            self._is_configured = True
+            _set_thresholds()  # Done here and not at the start, because it takes long.
         load = self._load
-        worth, held = load.peak_bytes + load.peak_requests * _EACH, load.bytes + load.requests * _EACH
-        if worth < _WORTH or held > worth // 2 or now < self._not_before:
+        peak, current = load.peak_bytes + load.peak_requests * _EACH, load.bytes + load.requests * _EACH
+        if peak < _WORTH or current > peak // 2 or now < self._not_before:
             return
         load.peak_bytes, load.peak_requests = load.bytes, load.requests
         self._not_before = now + _REST
         self._trim()
 
 
-def _keep() -> None:
-    _call("mallopt", _M_TRIM_THRESHOLD, _KEPT)
-    _call("mallopt", _M_MMAP_THRESHOLD, _APART)
+def _set_thresholds() -> None:
+    _call("mallopt", _M_TRIM_THRESHOLD, _TRIM_ABOVE)
+    _call("mallopt", _M_MMAP_THRESHOLD, _MMAP_ABOVE)
 
 
 def _trim() -> None:

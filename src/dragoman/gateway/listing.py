@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -11,19 +12,30 @@ import dragoman.dialects as registry
 from dragoman.dialects.base import Dialect, ListedModel, ModelListing
 from dragoman.errors import UnknownModel
 from dragoman.gateway.config import Config, ModelTable
-from dragoman.gateway.routing import matches_pattern
+from dragoman.gateway.model_names import matches_pattern
+from dragoman.gateway.targets import LONGEST_QUOTED, NameList, Target
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
+MAX_ENTRIES = 2000
 _MEDIA_TOKENS = 1600  # of an image or a page, whatever its size: a convention
 _MESSAGE_TOKENS = 4
 _SINCE = int(time.time())  # Clients expect a creation date; the real one is unknown.
 
 
+ModelSource: TypeAlias = Literal["route", "models", "target", "default_model", "small_model", "list", "dialect"]
+FetchedLists: TypeAlias = Mapping[str, Sequence[ListedModel]]  # the upstreams' own lists, as far as they are known
+_NOT_FETCHED: FetchedLists = {}
+
+
 class ModelEntry(Struct, frozen=True):
-    """A model that is known by name, its upstream, and its limits as far as they are known."""
+    """A model that can be asked for by name, its upstream, and its limits as far as they are known.
+
+    `source`: a route or the `models` of an upstream have this name; a route or [default] sends other names to it; it is
+    the default or small model of its upstream; the upstream lists it; or its dialect knows it.
+    """
 
     name: str
     upstream: str
@@ -31,41 +43,84 @@ class ModelEntry(Struct, frozen=True):
     model: str  # as the upstream calls it
     window: int | None = None
     longest_answer: int | None = None
+    source: ModelSource = "list"
 
 
-def known_models(config: Config) -> list[ModelEntry]:
-    """Return all models known by name: those of the configuration, and those of the upstreams' services."""
-    listed = [_listed(config, name) for name in config.routes.names()]
-    named = {each.name for each in listed}
+def known_models(config: Config, fetched: FetchedLists = _NOT_FETCHED) -> list[ModelEntry]:
+    """Return all models that can be asked for by name: those of the configuration, and those that upstreams list.
+
+    A name that leads to another upstream, or to another model, is listed as UPSTREAM/MODEL.
+    """
+    catalogue = _Catalogue(config, fetched)
+    routes = config.routes
+    for name in routes.names():
+        catalogue.add(name, "route" if routes.is_route(name) else "models")
+    for target in routes.configured_targets():
+        catalogue.add_at(target.upstream, target.model, "target")
     for upstream in config.upstreams.values():
-        for name in upstream.dialect.models:
-            if name not in named and _goes_to(config, name) == (upstream.name, name):
-                listed.append(_listed(config, name))
-                named.add(name)
-    return listed
+        catalogue.add_at(upstream.name, upstream.default_model, "default_model")
+        catalogue.add_at(upstream.name, upstream.small_model, "small_model")
+    for upstream in config.upstreams.values():
+        for model in fetched.get(upstream.name, ()):
+            catalogue.add_at(upstream.name, model.name, "list")
+        if upstream.name not in fetched:
+            for known in upstream.dialect.models:
+                catalogue.add_at(upstream.name, known, "dialect")
+    return list(catalogue.entries.values())
 
 
-def _goes_to(config: Config, name: str) -> tuple[str, str] | None:
-    try:
-        target = config.routes.resolve(name)[0]
-    except UnknownModel:
-        return None
-    return target.upstream.name, target.model
+class _Catalogue:
+    """Collects entries, each name once."""
 
+    def __init__(self, config: Config, fetched: FetchedLists) -> None:
+        self.entries: dict[str, ModelEntry] = {}
+        self._config = config
+        self._figures = {name: {model.name: model for model in models} for name, models in fetched.items()}
+        self._lists = {name: NameList(model.name for model in models) for name, models in fetched.items()}
 
-def _listed(config: Config, name: str) -> ModelEntry:
-    target = config.routes.resolve(name)[0]
-    dialect = target.upstream.dialect
-    known = dialect.codec.capabilities(target.model)
-    configured = _configured(config, name) or _configured(config, target.model) or ModelTable()
-    return ModelEntry(
-        name,
-        target.upstream.name,
-        dialect.name,
-        target.model,
-        configured.window or known.window,
-        configured.longest_answer or known.longest_answer,
-    )
+    def add(self, name: str, source: ModelSource) -> None:
+        """Add a name, wherever it leads."""
+        if name not in self.entries and len(self.entries) < MAX_ENTRIES:
+            self.entries[name] = self._entry(name, self.resolve(name), source)
+
+    def add_at(self, upstream: str, model: str, source: ModelSource) -> None:
+        """Add a model of an upstream, under a name that leads to it; none for an empty name."""
+        for name in (model, f"{upstream}/{model}") if model else ():
+            if name in self.entries and self._leads(self.entries[name], upstream, model):
+                return
+            if name not in self.entries and len(self.entries) < MAX_ENTRIES:
+                target = self._target(name)
+                if target is not None and (target.upstream.name, target.model) == (upstream, model):
+                    self.entries[name] = self._entry(name, target, source)
+                    return
+
+    def _leads(self, entry: ModelEntry, upstream: str, model: str) -> bool:
+        return (entry.upstream, entry.model) == (upstream, model)
+
+    def resolve(self, name: str) -> Target:
+        """Return the first target of a name. Raises UnknownModel."""
+        return self._config.routes.resolve(name, self._lists)[0]
+
+    def _target(self, name: str) -> Target | None:
+        try:
+            return self.resolve(name)
+        except UnknownModel:
+            return None
+
+    def _entry(self, name: str, target: Target, source: ModelSource) -> ModelEntry:
+        dialect = target.upstream.dialect
+        known = dialect.codec.capabilities(target.model)
+        listed = self._figures.get(target.upstream.name, {}).get(target.model, ListedModel(""))
+        configured = _configured(self._config, name) or _configured(self._config, target.model) or ModelTable()
+        return ModelEntry(
+            name,
+            target.upstream.name,
+            dialect.name,
+            target.model,
+            configured.window or listed.window or known.window,
+            configured.longest_answer or listed.longest_answer or known.longest_answer,
+            source,
+        )
 
 
 def _configured(config: Config, name: str) -> ModelTable | None:
@@ -76,17 +131,30 @@ def _configured(config: Config, name: str) -> ModelTable | None:
     )
 
 
-def render_models(dialect: Dialect, listed: Sequence[ModelEntry], wanted: str, since: int = _SINCE) -> bytes:
-    """Return the JSON of the list, or of the entry `wanted`. Raises UnknownModel."""
+def unlisted_model(config: Config, fetched: FetchedLists, name: str) -> ModelEntry:
+    """Return the entry of a name that a pattern matches. Raises UnknownModel for one that a default model answers."""
+    catalogue = _Catalogue(config, fetched)
+    catalogue.add(name, "models")
+    if catalogue.resolve(name).is_default:
+        raise UnknownModel(f"the model {name[:LONGEST_QUOTED]!r} is not in the list of models")
+    return catalogue.entries[name]
+
+
+def render_models(dialect: Dialect, listed: Sequence[ModelEntry], since: int = _SINCE) -> bytes:
+    """Return the JSON of a list of models."""
+    shape = _shape(dialect)
+    return jsonio.encode(shape.render_list([_entry(shape, model, since) for model in listed]))
+
+
+def render_model(dialect: Dialect, model: ModelEntry, since: int = _SINCE) -> bytes:
+    """Return the JSON of one entry."""
+    return jsonio.encode(_entry(_shape(dialect), model, since))
+
+
+def _shape(dialect: Dialect) -> ModelListing:
     shape = dialect.listing or registry.get("openai").listing
     assert shape is not None
-    if not wanted:
-        return jsonio.encode(shape.render_list([_entry(shape, model, since) for model in listed]))
-    for model in listed:
-        if model.name == wanted:
-            return jsonio.encode(_entry(shape, model, since))
-    known = ", ".join(model.name for model in listed[:10])
-    raise UnknownModel(f"the model {wanted!r} is not in the list; known models: {known}")
+    return shape
 
 
 def _entry(shape: ModelListing, model: ModelEntry, since: int) -> Json:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from dragoman._version import __version__
-from dragoman.gateway.access_log import Outcome, Record
+from dragoman.gateway.records import Outcome, Record
 
 _TOKENS = ("input", "output", "cache_read", "cache_write")  # kinds of them
 _WAY = ("dialect", "upstream", "model")
@@ -56,7 +56,7 @@ class GaugeSnapshot(Struct, frozen=True):
     """The current values of the gauges."""
 
     inflight: int  # running requests
-    held_bytes: int  # bytes that they use
+    used_bytes: int  # bytes that they use
     lines: dict[str, int]  # log lines that were not written, by reason
     cooldowns: list[tuple[str, str, str, str, float]]  # scope, state, and seconds until the next probe
     expiry: dict[tuple[str, str], float]  # of credentials, by upstream and name, in seconds
@@ -126,7 +126,7 @@ def render_metrics(meters: Metrics, now: GaugeSnapshot) -> bytes:
         ),
         gauge("resting_seconds", "Seconds until a scope in cooldown gets a request again", _SCOPE, resting),
         gauge("unwritten_log_lines", "Dropped, or only counted", ("why",), _single(now.lines)),
-        gauge("inflight_bytes", "Bytes held for requests under way", (), [((), now.held_bytes)]),
+        gauge("inflight_bytes", "Bytes held for requests under way", (), [((), now.used_bytes)]),
         gauge("inflight_requests", "Requests under way", (), [((), now.inflight)]),
         gauge("credential_expiry_seconds", "Seconds until it ends", _SCOPE[:2], now.expiry.items()),
         gauge("build_info", "The version", ("version",), [((__version__,), 1)]),

@@ -22,7 +22,11 @@ def serve(context: RequestContext, matched: MatchedRequest) -> Awaitable[None]:
 
 
 async def _models(context: RequestContext) -> None:
-    body = listing.render_models(context.client, listing.known_models(context.upstreams.config), context.call.model)
+    catalog, wanted = context.upstreams.catalog, context.call.model
+    if wanted:
+        body = listing.render_model(context.client, await catalog.entry(wanted))
+    else:
+        body = listing.render_models(context.client, await catalog.entries())
     context.send((JSON_BODY,), body)
 
 
@@ -45,7 +49,7 @@ async def _count(context: RequestContext, client_request: ClientRequest) -> None
 
 async def _upstream_count(context: RequestContext, client_request: ClientRequest) -> int | None:
     """Return the upstream's count; None if it cannot count. Raises UpstreamFault if it refuses the request."""
-    target = context.upstreams.config.routes.resolve(context.call.model)[0]
+    target = (await context.upstreams.catalog.find(context.call.model))[0]
     backend = context.upstreams.by_name[target.upstream.name]
     counts = backend.dialect.counts
     try:

@@ -42,35 +42,35 @@ def parse_within_limits(
     """Return the conversation of a call and the figures of its body. Raises MalformedRequest, TooLarge."""
     shape = check_tree(call.body, size, bounds.limits, 0 if exact is None else exact.other_values)
     try:
-        conversation = dialect.codec.parse_request(call) if exact is None else exact.asked
+        conversation = dialect.codec.parse_request(call) if exact is None else exact.conversation
     except RecursionError:
         raise MalformedRequest("nested too deeply") from None
     check_conversation(conversation, shape, bounds.limits)
     if bounds.media_urls != "any":
-        held = inventory(conversation.messages)
-        media = [*held.others, *(part for part in held.parts if isinstance(part, Media | Opaque))]
+        contents = inventory(conversation.messages)
+        media = [*contents.others, *(part for part in contents.parts if isinstance(part, Media | Opaque))]
         if media or conversation.extra is not None:
             check_media_urls(media, conversation.extra, dialect.codec.family, bounds.media_urls)
     return conversation, shape
 
 
-def refuse_duplicate_keys(given: HttpRequest) -> None:
+def refuse_duplicate_keys(request: HttpRequest) -> None:
     """Raise MalformedRequest for a name that occurs twice in one object; called if losses are refused."""
-    if name := jsonio.find_duplicate_name(given.body, given.document):
+    if name := jsonio.find_duplicate_name(request.body, request.document):
         raise MalformedRequest(f'the name {name!r} occurs twice in one object, and losses = "refuse"')
 
 
-def render_planned(made: Plan, given: HttpRequest, max_body: int) -> tuple[HttpRequest, Note | None]:
+def render_planned(plan: Plan, received: HttpRequest, max_body: int) -> tuple[HttpRequest, Note | None]:
     """Return the HTTP request to send, and a note about it or None. Raises Unrepresentable, TooLarge."""
     note: Note | None = None
-    if made.verbatim and made.translated.model == made.original.model:
-        if (name := jsonio.find_duplicate_name(given.body, given.document)) is None:
-            return structs.replace(made.upstream.binding.wrap(made.request_head()), body=given.body), None
+    if plan.verbatim and plan.translated.model == plan.original.model:
+        if (name := jsonio.find_duplicate_name(received.body, received.document)) is None:
+            return structs.replace(plan.upstream.binding.wrap(plan.request_head()), body=received.body), None
         # The upstream might use the first value, which was not checked here.
         detail = f"the name {name!r} occurs twice in one object; the last value is used"
         note = Note("json.duplicate_keys", "dropped", "", detail)
     try:
-        request = made.request()
+        request = plan.request()
     except RecursionError:
         raise Unrepresentable("nested too deeply") from None
     if (size := len(request.body)) > max_body:
@@ -79,10 +79,10 @@ def render_planned(made: Plan, given: HttpRequest, max_body: int) -> tuple[HttpR
     return request, note
 
 
-def token_count_request(made: Plan) -> tuple[HttpRequest, None]:
+def token_count_request(plan: Plan) -> tuple[HttpRequest, None]:
     """Return the HTTP request to count the tokens of a planned request."""
-    call = structs.replace(made.call(), operation="count", stream=False)
-    return made.upstream.binding.wrap(call), None
+    call = structs.replace(plan.call(), operation="count", stream=False)
+    return plan.upstream.binding.wrap(call), None
 
 
 # --- PlanCache: a plain request that passes unchanged reuses the plan of the first request of its shape.
@@ -99,14 +99,14 @@ class CachedPlan(Struct, frozen=True):
     """The HTTP request without its body, the plan without conversations, and the JSON fields to add to the body."""
 
     head: HttpRequest
-    made: Plan
+    bare_plan: Plan
     added: bytes
 
     def plan(self, plain: RequestSummary) -> Plan:
         """Return the plan of another request of this shape."""
-        made, conversation = self.made, plain.asked
-        sent = structs.replace(conversation, extra=made.translated.extra) if self.added else conversation
-        return structs.replace(made, original=conversation, translated=sent, response_filters=(), finds_calls=False)
+        plan, conversation = self.bare_plan, plain.conversation
+        sent = structs.replace(conversation, extra=plan.translated.extra) if self.added else conversation
+        return structs.replace(plan, original=conversation, translated=sent, response_filters=(), finds_calls=False)
 
     def request(self, body: bytes) -> HttpRequest:
         """Return the HTTP request for this body."""
@@ -127,14 +127,14 @@ class PlanCache:
 
     def find(self, client: Dialect, plain: RequestSummary, model: str) -> CachedPlan | None:
         """Return the plan for this shape; None if there is none, or if the model has another name upstream."""
-        return self._plans.get((client.name, model, plain.shape)) if model == plain.asked.model else None
+        return self._plans.get((client.name, model, plain.shape)) if model == plain.conversation.model else None
 
-    def keep(self, plain: RequestSummary, made: Plan, given: HttpRequest, sent: HttpRequest) -> None:
+    def keep(self, plain: RequestSummary, plan: Plan, received: HttpRequest, sent: HttpRequest) -> None:
         """Cache a plan, if it changes nothing in the body except for added fields."""
-        model = made.translated.model
-        if not made.passes or model != plain.asked.model or len(model) > _LONGEST_MODEL:
+        model = plan.translated.model
+        if not plan.passes or model != plain.conversation.model or len(model) > _LONGEST_MODEL:
             return
-        before, after = given.document, jsonio.decode(sent.body)
+        before, after = received.document, jsonio.decode(sent.body)
         if not isinstance(before, dict) or not isinstance(after, dict):
             return
         if any(name not in after or after[name] != value for name, value in before.items() if name != "stream"):
@@ -142,9 +142,9 @@ class PlanCache:
         added = {name: value for name, value in after.items() if name not in before}
         if len(self._plans) >= _MAX_PLANS:
             self._plans.clear()
-        like = structs.replace(plain.asked, extra=made.translated.extra if added else plain.asked.extra)
-        self._plans[made.client.name, model, plain.shape] = CachedPlan(
+        like = structs.replace(plain.conversation, extra=plan.translated.extra if added else plain.conversation.extra)
+        self._plans[plan.client.name, model, plain.shape] = CachedPlan(
             structs.replace(sent, body=b""),
-            structs.replace(made, original=like, translated=like, response_filters=()),
+            structs.replace(plan, original=like, translated=like, response_filters=()),
             jsonio.encode(added)[1:] if added else b"",
         )

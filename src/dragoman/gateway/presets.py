@@ -1,6 +1,7 @@
 """Presets: the defaults of known services, and the configuration that is used if no upstream is configured.
 
-A preset has the form of a table `[upstreams.NAME]`; values of the configuration file override it.
+A preset has the form of a table `[upstreams.NAME]`; values of the configuration file override it. Servers that run any
+model (vLLM, SGLang, Ollama) have no default model here: the first model of their own list is used.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from dragoman.gateway.model_names import matches_pattern
 
 SIMULATOR = "simulator"
 
@@ -19,6 +22,8 @@ _MORE_SAMPLING = {**_OPEN_MODELS, "more_knobs": ["top_k", "min_p", "repetition_p
 PRESETS: dict[str, dict[str, Any]] = {
     "kiro": {
         "dialect": "kiro",
+        "default_model": "claude-sonnet-4.5",
+        "small_model": "claude-haiku-4.5",
         "base_url": "https://q.{region}.amazonaws.com",
         "credentials": ["auto"],
         "models": ["auto", "claude-*", "gpt-5.6-*", "deepseek-*", "minimax-*", "glm-*", "qwen3-*"],
@@ -26,6 +31,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "bedrock": {
         "dialect": "bedrock",
+        "default_model": "global.anthropic.claude-sonnet-4-5-20250929-v1:0",
+        "small_model": "global.anthropic.claude-haiku-4-5-20251001-v1:0",
         "base_url": "https://bedrock-runtime.{region}.amazonaws.com",
         "credentials": ["aws"],
         "models": [
@@ -36,6 +43,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "moonshot": {
         "dialect": "openai",
+        "default_model": "kimi-k2.5",
+        "small_model": "kimi-k2.5",
         "base_url": "https://api.moonshot.ai/v1",
         "key": "env:MOONSHOT_API_KEY",
         "models": ["kimi-*", "moonshot-*"],
@@ -44,18 +53,22 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "vllm": {
         "dialect": "openai",
+        "first_model": True,
         "base_url": "http://127.0.0.1:8000/v1",
         "settings": _MORE_SAMPLING,
         "translation": _RAW,
     },
     "sglang": {
         "dialect": "openai",
+        "first_model": True,
         "base_url": "http://127.0.0.1:30000/v1",
         "settings": _MORE_SAMPLING,
         "translation": _RAW,
     },
     "openrouter": {
         "dialect": "openai",
+        "default_model": "anthropic/claude-sonnet-4.5",
+        "small_model": "anthropic/claude-haiku-4.5",
         "base_url": "https://openrouter.ai/api/v1",
         "key": "env:OPENROUTER_API_KEY",
         "models": ["*/*"],
@@ -64,6 +77,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "anthropic": {
         "dialect": "anthropic",
+        "default_model": "claude-sonnet-4-5",
+        "small_model": "claude-haiku-4-5",
         "base_url": "https://api.anthropic.com",
         "key": "env:ANTHROPIC_API_KEY",
         "models": ["claude-*"],
@@ -71,6 +86,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "openai": {
         "dialect": "openai",
+        "default_model": "gpt-5",
+        "small_model": "gpt-5-mini",
         "base_url": "https://api.openai.com/v1",
         "key": "env:OPENAI_API_KEY",
         "models": ["gpt-*", "chatgpt-*", "codex-*", "o1*", "o3*", "o4*"],
@@ -78,6 +95,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "gemini": {
         "dialect": "gemini",
+        "default_model": "gemini-2.5-pro",
+        "small_model": "gemini-2.5-flash",
         "base_url": "https://generativelanguage.googleapis.com",
         "key": "env:GEMINI_API_KEY",
         "models": ["gemini-*", "gemma-*"],
@@ -85,12 +104,17 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "ollama": {
         "dialect": "ollama",
+        "first_model": True,
         "base_url": "http://127.0.0.1:11434",
         "timeouts": {"first_byte": 600},  # Ollama may have to load the model first.
         "limits": {"concurrency": 2},  # By default Ollama handles one request at a time.
         "translation": _RAW,
     },
-    SIMULATOR: {"dialect": "kiro"},
+    SIMULATOR: {
+        "dialect": "kiro",
+        "default_model": "claude-sonnet-4.5",
+        "small_model": "claude-haiku-4.5",
+    },
 }
 
 # One simulator per dialect; all other models go to the first.
@@ -119,31 +143,45 @@ BUILT_IN: dict[str, Any] = {
 _REGION = {"kiro": "us-east-1"}
 _REGION_VARIABLES = {"bedrock": ("AWS_REGION", "AWS_DEFAULT_REGION")}
 _BEARER = {"bedrock": "AWS_BEARER_TOKEN_BEDROCK"}
+_DEFAULTS = ("default_model", "small_model")
 _ARN_REGION = re.compile(r"arn:[\w-]+:\w+:([\w-]+):")
 
 
-def preset_of(name: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the preset for a table of the configuration (`given`); empty for an unknown name.
+def preset_of(name: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the preset for a table of the configuration (`table`); empty for an unknown name.
 
-    A configured key or credentials replace those of the preset.
+    A configured key or credentials replace those of the preset, and configured `models` limit its default models.
     """
     preset = dict(PRESETS.get(name, {}))
     variable = _BEARER.get(name, "")
     if environ.get(variable):  # The bearer token takes precedence, as in AWS's own tools.
         preset.pop("credentials", None)
         preset["key"] = f"env:{variable}"
-    if "key" in given or "credentials" in given:
+    if "key" in table or "credentials" in table:
         preset.pop("key", None)
         preset.pop("credentials", None)
-    if "{region}" in preset.get("base_url", "") and "base_url" not in given and "region" not in given:
-        region = _region(name, given, environ)
+    if name == SIMULATOR and table.get("dialect", "kiro") != "kiro":  # Other simulated services accept any name.
+        preset = {key: value for key, value in preset.items() if key not in _DEFAULTS}
+    _fit_models(preset, table.get("models"))
+    if "{region}" in preset.get("base_url", "") and "base_url" not in table and "region" not in table:
+        region = _region(name, table, environ)
         if region:
             preset["region"] = region
     return preset
 
 
-def _region(name: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    settings = given.get("settings")
+def _fit_models(preset: dict[str, Any], models: object) -> None:
+    """Remove default models of the preset that the configured `models` do not name: the service is another one."""
+    named = [models] if isinstance(models, str) else models
+    if isinstance(named, list):
+        for key in _DEFAULTS:
+            model = preset.get(key)
+            if model is not None and not any(isinstance(each, str) and matches_pattern(each, model) for each in named):
+                del preset[key]
+
+
+def _region(name: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    settings = table.get("settings")
     arn = settings.get("profile_arn") if isinstance(settings, Mapping) else None
     if isinstance(arn, str) and (found := _ARN_REGION.match(arn)):
         return found[1]

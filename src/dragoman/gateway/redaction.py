@@ -133,11 +133,11 @@ def mask_addresses(text: str, known: Iterable[KnownAddress], kind: ErrorKind) ->
     return _IPV4.sub(_ANY_ADDRESS, text)
 
 
-def _masked_ipv6(found: re.Match[str]) -> str:
+def _masked_ipv6(match: re.Match[str]) -> str:
     try:
-        ipaddress.IPv6Address(found[0].strip("[]"))
+        ipaddress.IPv6Address(match[0].strip("[]"))
     except ValueError:
-        return found[0]
+        return match[0]
     return _ANY_ADDRESS
 
 

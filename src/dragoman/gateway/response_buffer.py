@@ -39,7 +39,7 @@ class ResponseBuffer(Struct, eq=False):
     size: int = 0
     source: PausableSource | None = None
     wrote_at: float = 0.0  # accurate to one check
-    held_since: float = inf  # when the response of the attempt began
+    began_at: float = inf  # when the response of the attempt began
 
     # --- for the read callback
 
@@ -58,9 +58,9 @@ class ResponseBuffer(Struct, eq=False):
     def release(self) -> None:
         """Send the buffered output; further output is sent at once."""
         if not self.is_released:
-            held = self._begin()
-            if held:
-                self.exchange.chunk(held)
+            output = self._begin()
+            if output:
+                self.exchange.chunk(output)
             else:
                 self.exchange.flush()
             if self.size > HIGH_WATER and self.source is not None and not self.exchange.paused:
@@ -86,7 +86,7 @@ class ResponseBuffer(Struct, eq=False):
 
     def feed_from(self, source: PausableSource) -> None:
         """Begin to buffer the response of an attempt; `source` is paused when the client reads too slowly."""
-        self.source, self.held_since = source, monotonic()
+        self.source, self.began_at = source, monotonic()
         self.exchange.source = source
         if self.exchange.paused:
             source.pause()
@@ -100,7 +100,7 @@ class ResponseBuffer(Struct, eq=False):
 
     def discard(self) -> None:
         """Discard the buffered output of an attempt that failed."""
-        self.source, self.held_since = None, inf
+        self.source, self.began_at = None, inf
         self.exchange.source = None
         self.chunks.clear()
         self.size = 0
@@ -109,16 +109,16 @@ class ResponseBuffer(Struct, eq=False):
         """Send the head. Return the buffered output."""
         self.is_released, self.first_at = True, monotonic()
         self.exchange.head(200, self.headers)
-        held = b"".join(self.chunks)
+        output = b"".join(self.chunks)
         self.chunks.clear()
-        return held
+        return output
 
     # --- for KeepAlive
 
     def check(self, now: float) -> None:
         """Release the buffer after `hold` seconds; ping after `silence` seconds without output."""
         exchange = self.exchange
-        if not self.is_released and now >= self.held_since + self.hold:
+        if not self.is_released and now >= self.began_at + self.hold:
             asyncio.get_running_loop().call_soon(self.release)
         elif exchange.has_written:
             exchange.has_written, self.wrote_at = False, now

@@ -72,7 +72,7 @@ class PassThrough(ResponseTranslator):
         self._is_counted = True  # the encoder has counted all frames so far
 
     def feed(self, chunk: bytes) -> bytes:
-        if self.over:
+        if self.is_over:
             return b""
         decoded, lane = self._splitter.feed(chunk), None if self._pieces else self._lane
         if lane is not None and type(decoded) is tuple and decoded and lane.write_one(decoded[0]) is not None:
@@ -81,18 +81,19 @@ class PassThrough(ResponseTranslator):
         out: list[bytes] = []
         frames = self._read(decoded, out)
         self._count += len(out)
-        if len(out) < len(frames) or self._splitter.held or self._pieces or self._encoded or self._unrequested:
+        is_cut = self._splitter.buffered_bytes or self._pieces
+        if len(out) < len(frames) or is_cut or self._encoded or self._unrequested:
             return self._cut(chunk, frames, len(out))
         return chunk
 
     def close(self, broken: Fault | None = None) -> bytes:
-        if self.over:
+        if self.is_over:
             return b""
         rest, self._pieces = b"".join(self._pieces), []
         for step in self._reader.close() if broken is None else [DecodedFrame((Failed(broken),))]:
             self._add(step, [])
             rest = step.raw or rest  # The decoder adds a missing line end, without which clients ignore the last frame.
-        self.over = True
+        self.is_over = True
         if self.fault is not None or self._unrequested:
             rest = b""
         return rest + self._encoded
@@ -103,7 +104,7 @@ class PassThrough(ResponseTranslator):
 
     def _add(self, step: DecodedFrame, out: list[bytes]) -> None:
         self._lane = None
-        if self.over:
+        if self.is_over:
             return
         if step.decode_error:
             note_unread(self.notes, step)
@@ -136,7 +137,7 @@ class PassThrough(ResponseTranslator):
         """
         self._pieces.append(chunk)
         self._size += len(chunk)
-        end = self._size - self._splitter.held
+        end = self._size - self._splitter.buffered_bytes
         if not end and not self._encoded:
             return b""  # no frame is complete
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)

@@ -77,13 +77,13 @@ def item_references(client: Dialect, request: Conversation) -> tuple[str, ...]:
     """Return the ids of items of earlier responses that a request refers to."""
     if client.continuation is None:
         return ()
-    found: dict[str, None] = {}
+    ids: dict[str, None] = {}
 
     def find(item_id: str) -> None:
-        found[item_id] = None
+        ids[item_id] = None
 
     client.continuation.resolve_references(request, find)
-    return tuple(found)
+    return tuple(ids)
 
 
 def continued_plan(

@@ -20,12 +20,16 @@ from dragoman.errors import (
     ErrorKind,
     Fault,
     LocalMisuse,
+    Reset,
     TimedOut,
+    Truncated,
     UpstreamFault,
+    UpstreamViolation,
 )
 from dragoman.gateway.breaker import CooldownActive, WindowCounter
 from dragoman.gateway.limits import Overloaded
-from dragoman.upstream.credentials import CredentialFault
+from dragoman.http.client.client import PoolExhausted
+from dragoman.upstream.credentials import CredentialFault, MissingCredential
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json
@@ -49,7 +53,7 @@ _BY_KIND: dict[ErrorKind, RetryAction] = {
 
 _MOST_VIOLATIONS = 2  # invalid responses to one request: a violation of the dialect is retried once
 _NOT_STARTED = frozenset({503, 529})  # statuses of a service that did not start the job
-_NOT_HELD = "previous_response_not_found"  # Another credential or target may have the response.
+_UNKNOWN_RESPONSE = "previous_response_not_found"  # Another credential or target may have the response.
 
 
 class RetrySettings(Struct, frozen=True):
@@ -87,25 +91,51 @@ class Redirected(UpstreamFault):
             f"check base_url of [upstreams.{upstream}]"
         )
         super().__init__(message, fault=Fault("server", message, 502, is_violation=True))
+        self.redirect_status = status
 
 
 def retry_action(error: DragomanError) -> RetryAction:
     """Return the action for this error."""
     if isinstance(error, LocalMisuse | Overloaded) or error.fault.is_final:
         return "fail"
-    if isinstance(error, CooldownActive):
+    if isinstance(error, CooldownActive | MissingCredential):
         return "key"
     if isinstance(error, TimedOut | ClientFault | Redirected):  # Another target may accept the request.
         return "target"
     if isinstance(error, UpstreamFault):
-        return "key" if error.fault.code == _NOT_HELD else _BY_KIND[error.fault.kind]
+        return "key" if error.fault.code == _UNKNOWN_RESPONSE else _BY_KIND[error.fault.kind]
     # A network error, or an invalid response without content.
     return "target" if error.fault.kind in ("overloaded", "timeout") else "again"
 
 
-def is_not_held(error: DragomanError) -> bool:
+# The first class that fits says in a word why an attempt failed.
+_REASONS: tuple[tuple[type[DragomanError], str], ...] = (
+    (CooldownActive, "cooldown"),
+    (PoolExhausted, "busy"),
+    (ClientFault, "not sent"),
+    (CredentialFault, "credential"),
+    (TimedOut, "timeout"),
+    (Reset, "connection lost"),
+    (Truncated, "cut off"),
+    (UpstreamViolation, "invalid response"),
+)
+
+
+def failure_reason(error: DragomanError) -> tuple[str, int]:
+    """Return in a word why an attempt failed, and the status that the upstream sent, 0 if it sent none."""
+    if isinstance(error, Refused):
+        return str(error.response.status), error.response.status
+    if isinstance(error, Redirected):
+        return str(error.redirect_status), error.redirect_status
+    found = next((reason for kind, reason in _REASONS if isinstance(error, kind)), "")
+    if not found and isinstance(error, ConnectFailed):
+        found = "timeout" if error.fault.kind == "timeout" else "no connection"
+    return found or error.fault.kind, 0
+
+
+def is_unknown_there(error: DragomanError) -> bool:
     """Return whether the upstream does not have what the request refers to; another one may have it."""
-    return error.fault.kind == "not_found" or error.fault.code == _NOT_HELD
+    return error.fault.kind == "not_found" or error.fault.code == _UNKNOWN_RESPONSE
 
 
 def pick_error(before: DragomanError | None, error: DragomanError) -> DragomanError:

@@ -1,20 +1,16 @@
-"""Routing: find the dialect of a request and the targets for its model, and render error responses. Pure.
+"""Routing: find the dialect of a request, and render error responses. Pure.
 
-Each dialect's binding is tried in turn, so a new dialect needs no change here.
+Each dialect's binding is tried in turn, so a new dialect needs no change here. `targets` finds the upstream.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
-from functools import lru_cache
+from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import ApiRequest, Dialect, RequestSummary, TypedRequest
-from dragoman.errors import DragomanError, ErrorKind, Fault, MalformedRequest, UnknownModel
-from dragoman.gateway.upstream_config import Upstream
+from dragoman.errors import DragomanError, ErrorKind, Fault, MalformedRequest
 from dragoman.wire.http import HttpRequest, HttpResponse
 
 _METHODS = ("POST", "GET")
@@ -55,7 +51,7 @@ class Router:
         for dialect, forms in () if decoded else self._plain:
             if request.path.rstrip("/").endswith(forms.path) and (plain := forms.read_request(request)) is not None:
                 return MatchedRequest(
-                    dialect, ApiRequest("generate", plain.asked.model, plain.asked.stream, None), plain
+                    dialect, ApiRequest("generate", plain.conversation.model, plain.conversation.stream, None), plain
                 )
         for dialect, read in () if decoded else self._exact:
             if (exact := read(request)) is not None:
@@ -94,160 +90,14 @@ class Router:
 
     def _knows(self, request: HttpRequest, method: str) -> Dialect | None:
         """Return the dialect that has this path, for any body."""
-        asked = structs.replace(request, method=method, body=b"{}")
+        probe = structs.replace(request, method=method, body=b"{}")
         for dialect in self._dialects:
             try:
-                if dialect.binding.match(asked) is not None:
+                if dialect.binding.match(probe) is not None:
                     return dialect
             except DragomanError:  # The binding has matched the path and then missed fields in the body.
                 return dialect
         return None
-
-
-# --- the targets of a model
-#
-# In this order: a route with exactly this name; the first route whose pattern fits; UPSTREAM/MODEL; an upstream that
-# lists the name; the first upstream with a pattern that fits; the default route; a lone upstream that lists nothing.
-
-
-_LONGEST = 200  # characters of a client's text that an error quotes
-_REMEMBERED = 256  # models whose targets are cached
-
-
-class Target(Struct, frozen=True):
-    """An upstream, and the name of the model there."""
-
-    upstream: Upstream
-    model: str
-
-
-class RouteTarget(Struct, frozen=True):
-    """A target as configured; without a model, the name in the request is used."""
-
-    upstream: str
-    model: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> RouteTarget:
-        """Parse `UPSTREAM` or `UPSTREAM/MODEL`."""
-        upstream, _, model = text.partition("/")
-        return cls(upstream, model)
-
-
-class RouteRule(Struct, frozen=True):
-    """Patterns (`*` is any text, `?` any character, nothing else is special) and their targets, first choice first."""
-
-    patterns: tuple[str, ...]
-    targets: tuple[RouteTarget, ...]
-
-
-class Routes:
-    """Finds the targets of a model, by the routes of the configuration."""
-
-    def __init__(
-        self, upstreams: Mapping[str, Upstream], rules: Sequence[RouteRule], default: RouteRule | None
-    ) -> None:
-        self._upstreams = upstreams
-        self._default = default
-        own = [RouteRule(upstream.models, (RouteTarget(name),)) for name, upstream in upstreams.items()]
-        self._stages = (_Stage(rules), _Stage(own))
-        lone = len(upstreams) == 1 and not rules and not any(rule.patterns for rule in own)
-        self._lone = own[0] if lone else None
-        self._found: dict[str, Sequence[Target]] = {}
-
-    def resolve(self, model: str) -> Sequence[Target]:
-        """Return the targets of a model, first choice first. Raises UnknownModel, with similar names."""
-        found = self._found.get(model)
-        if found is None:
-            found = self._targets(model)
-            if len(model) <= _LONGEST:  # Clients may send any model name, so the cache is bounded.
-                if len(self._found) >= _REMEMBERED:
-                    self._found.clear()
-                self._found[model] = found
-        return found
-
-    def _targets(self, model: str) -> Sequence[Target]:
-        routed, own = self._stages
-        rule = routed.find(model) or self._direct(model) or own.find(model) or self._default or self._lone
-        if not model.strip() and (rule is None or not all(target.model for target in rule.targets)):
-            message = "the request names no model and its route sets none. Add `model` to the request or to the route."
-            raise MalformedRequest(message, at="model")
-        if rule is None:
-            raise UnknownModel(self._unknown(model))
-        asked = model.partition("/")[2] if rule.patterns == _DIRECT else model
-        targets = (Target(self._upstreams[target.upstream], target.model or asked) for target in rule.targets)
-        return tuple({(target.upstream.name, target.model): target for target in targets}.values())
-
-    def names(self) -> list[str]:
-        """Return the models that are known by name."""
-        return list(dict.fromkeys(name for stage in self._stages for name in stage.exact))
-
-    def patterns(self) -> list[tuple[str, str]]:
-        """Return the patterns in their order, each with its first upstream."""
-        return list(
-            {pattern: rule.targets[0].upstream for stage in self._stages for pattern, rule in stage.globs}.items()
-        )
-
-    @property
-    def default(self) -> RouteTarget | None:
-        """The target of all other models."""
-        rule = self._default or self._lone
-        return rule.targets[0] if rule else None
-
-    def _direct(self, model: str) -> RouteRule | None:
-        upstream, found, rest = model.partition("/")
-        return RouteRule(_DIRECT, (RouteTarget(upstream),)) if found and rest and upstream in self._upstreams else None
-
-    def _unknown(self, model: str) -> str:
-        shown = model if len(model) <= _LONGEST else f"{model[:_LONGEST]}…"
-        patterns = [pattern for stage in self._stages for pattern, _ in stage.globs if pattern != "*"]
-        near = get_close_matches(model[:_LONGEST], [*self.names(), *patterns], 3, 0.5)
-        text = f"the model {shown!r} is not configured in this gateway"
-        if near:
-            return f"{text}; similar names: {', '.join(near)}"
-        known = self.names()[:10]
-        return f"{text}; known models: {', '.join(known)}" if known else f"{text}; no model is known by name"
-
-
-_DIRECT = ("/",)  # marks a rule for UPSTREAM/MODEL; not a pattern
-
-
-class _Stage:
-    """Rules of one rank: exact names first, then patterns in their order."""
-
-    def __init__(self, rules: Sequence[RouteRule]) -> None:
-        self.exact: dict[str, RouteRule] = {}
-        self.globs: list[tuple[str, RouteRule]] = []
-        for rule in rules:
-            for pattern in rule.patterns:
-                if "*" in pattern or "?" in pattern:
-                    self.globs.append((pattern, rule))
-                else:
-                    self.exact.setdefault(pattern, rule)
-
-    def find(self, model: str) -> RouteRule | None:
-        exact = self.exact.get(model)
-        if exact is not None:
-            return exact
-        return next((rule for pattern, rule in self.globs if _compiled(pattern).fullmatch(model)), None)
-
-
-def matches_pattern(pattern: str, name: str) -> bool:
-    """Return whether a name or pattern of the configuration matches this model."""
-    return pattern == name or _compiled(pattern).fullmatch(name) is not None
-
-
-@lru_cache(512)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern. Brackets are literal, because clients append [1m] to model names.
-
-    Groups are atomic: the client chooses the name, and no name may cause backtracking.
-    """
-    first, *rest = [re.escape(part).replace(r"\?", ".") for part in re.split(r"\*+", pattern)]
-    if not rest:
-        return re.compile(first, re.DOTALL)
-    *middle, last = rest
-    return re.compile(first + "".join(f"(?>.*?{part})" for part in middle) + f".*{last}", re.DOTALL)
 
 
 # --- error responses in the client's dialect

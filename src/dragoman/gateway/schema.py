@@ -16,15 +16,8 @@ import msgspec
 from msgspec import NODEFAULT, Struct, structs
 
 from dragoman.gateway.layers import DEFAULT, KeyPath, Leaves, Origin, Problem, dotted_key, suggest_name
-from dragoman.gateway.secrets import (
-    REMEDY,
-    BadReference,
-    ConfiguredSecret,
-    ReferenceContext,
-    expand_path,
-    literal_secret,
-    parse_reference,
-)
+from dragoman.gateway.secret_sources import BadReference, ReferenceContext, expand_path
+from dragoman.gateway.secrets import REMEDY, ConfiguredSecret, literal_secret, parse_reference
 
 S = TypeVar("S", bound=Struct)
 
@@ -128,9 +121,9 @@ class ConfigReader:
     def _field(self, field: structs.FieldInfo, value: object, key: KeyPath, values: dict[str, Any]) -> None:
         inner = _struct_of(field.type)
         if inner is not None:
-            found: object = self.table(inner, value, key)
-            if found is not None:
-                values[field.name] = found
+            parsed: object = self.table(inner, value, key)
+            if parsed is not None:
+                values[field.name] = parsed
             return
         try:
             values[field.name] = self.value(field.type, value, key)
@@ -144,12 +137,12 @@ class ConfigReader:
         # Values of the environment and the command line are text, also for numbers.
         lax = self.origin(key).layer in ("environment", "flag")
 
-        def hook(kind: type, given: Any) -> Any:
-            if not isinstance(given, str):
-                raise InvalidValue(f"expected a text, got {_kind(given)}")
+        def hook(kind: type, raw: Any) -> Any:
+            if not isinstance(raw, str):
+                raise InvalidValue(f"expected a text, got {_kind(raw)}")
             if kind is ConfiguredSecret:
-                return self.secret(given, key)
-            return expand_path(given, self.reference_context.folder, self.reference_context.home)
+                return self.secret(raw, key)
+            return expand_path(raw, self.reference_context.folder, self.reference_context.home)
 
         try:
             return msgspec.convert(value, wanted, strict=not lax, dec_hook=hook)
@@ -167,9 +160,9 @@ class ConfigReader:
     def secret(self, text: str, key: KeyPath) -> ConfiguredSecret:
         """Return the secret of a setting. Raises InvalidValue, which never contains the text."""
         try:
-            found = self.parse_reference(text)
-            if found is not None:
-                return found
+            secret = self.parse_reference(text)
+            if secret is not None:
+                return secret
             origin = self.origin(key)
             if origin.layer == "environment":  # An environment variable is a reference itself.
                 named = parse_reference(f"env:{origin.place}", self.reference_context)

@@ -14,21 +14,18 @@ import hmac
 import os
 import re
 import secrets
-import shlex
-import signal
 import stat
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 from msgspec import Struct
 
 from dragoman.gateway.layers import ConfigError, Origin, Problem
+from dragoman.gateway.secret_sources import FINDERS, BadReference, NotSet, ReferenceContext, check_reference
 from dragoman.upstream import private_files
 
 # --- private files, and the key of the gateway, which is created on the first run
@@ -200,13 +197,6 @@ def app_folders(environ: Mapping[str, str]) -> AppFolders:
     return AppFolders(home, config / _FOLDER_NAME, state, runtime / _FOLDER_NAME if runtime else state / "run")
 
 
-def expand_path(text: str, folder: Path, home: Path) -> Path:
-    """Return a path of a configuration file in `folder`: `~` is `home`, and a relative path starts at `folder`."""
-    if text == "~" or text.startswith("~/"):
-        return home / text[2:]
-    return folder / text
-
-
 def _folder(environ: Mapping[str, str], name: str) -> Path | None:
     path = Path(environ.get(name, ""))
     return path if path.is_absolute() else None
@@ -215,9 +205,9 @@ def _folder(environ: Mapping[str, str], name: str) -> Path | None:
 # --- secrets and their references
 
 
-COMMAND_TIMEOUT = 10.0  # seconds
 MASK = "***"
-_MAX_BYTES = 64 * 1024  # of a secret
+_FAILURE_KEPT = 5.0  # seconds
+_SOURCES = {"env": "environment variable {}", "file": "file {}", "keyring": "keyring entry {}", "cmd": "command {}"}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 REMEDY = (
     'write a reference: "env:NAME", "file:PATH", "keyring:SERVICE/NAME" or "cmd:COMMAND"; '
@@ -226,26 +216,17 @@ REMEDY = (
 
 
 class SecretUnavailable(ConfigError):
-    """The secret of a reference cannot be read now."""
+    """The secret of a reference cannot be read now. `reason` is a clause that names its source."""
 
-
-class BadReference(ValueError):
-    """A reference is malformed or its secret is unusable; the text says why."""
-
-
-class ReferenceContext(Struct, frozen=True):
-    """The environment that references are resolved in, and the folder that relative paths start at."""
-
-    environ: Mapping[str, str]
-    folder: Path
-    home: Path
-    timeout: float = COMMAND_TIMEOUT
+    def __init__(self, shown: str, why: str, reason: str) -> None:
+        super().__init__([Problem("", f"{shown}: {why}")])
+        self.reason = reason
 
 
 class ConfiguredSecret:
     """A secret that is not shown by accident: only `reveal()` returns it. It is read at the first use and cached."""
 
-    __slots__ = ("_find", "_key", "_lock", "_value", "shown")
+    __slots__ = ("_failed_at", "_failure", "_find", "_key", "_lock", "_value", "shown")
 
     def __init__(self, shown: str, find: Callable[[], str], key: object = None) -> None:
         self.shown = shown  # the reference, or a mask
@@ -253,6 +234,18 @@ class ConfiguredSecret:
         self._key = (shown, key)
         self._lock = threading.Lock()
         self._value: str | None = None
+        self._failure: SecretUnavailable | None = None  # of the last read
+        self._failed_at = 0.0  # of the monotonic clock
+
+    @property
+    def problem(self) -> str:
+        """Why the value is not known: the last read failed. Empty if it is known, or was not read yet."""
+        return self._failure.reason if self._failure is not None and self._value is None else ""
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether reading it may take seconds, or prompt the user."""
+        return self.shown.startswith(("cmd:", "keyring:"))
 
     @property
     def revealed(self) -> str | None:
@@ -262,19 +255,32 @@ class ConfiguredSecret:
     def reveal(self) -> str:
         """Return the value. May block while a command runs (`cmd:`).
 
-        Raises SecretUnavailable, which names the reference, if the value cannot be read.
+        Raises SecretUnavailable, which names the reference, if the value cannot be read. A failure of a
+        slow source is repeated for a few seconds without another read, because many requests may need it.
         """
         with self._lock:
             if self._value is None:
-                self._value = self._find()
+                is_recent = time.monotonic() - self._failed_at < _FAILURE_KEPT
+                if self._failure is not None and self.is_slow and is_recent:
+                    raise self._failure.with_traceback(None)
+                self._value = self._read()
             return self._value
+
+    def _read(self) -> str:
+        try:
+            value = self._find()
+        except SecretUnavailable as error:
+            self._failure, self._failed_at = error, time.monotonic()
+            raise
+        self._failure = None
+        return value
 
     def refresh(self) -> bool:
         """Read the secret again, because a file or a command may have changed. Return whether it differs."""
-        found = self._find()
+        value = self._read()
         with self._lock:
-            changed = self._value is None or _Hidden(self._value) != _Hidden(found)
-            self._value = found
+            changed = self._value is None or _Hidden(self._value) != _Hidden(value)
+            self._value = value
             return changed
 
     def __repr__(self) -> str:
@@ -304,17 +310,19 @@ def literal_secret(text: str) -> ConfiguredSecret:
 def parse_reference(text: str, context: ReferenceContext) -> ConfiguredSecret | None:
     """Return the secret that a reference names; None if the text is not a reference. Raises BadReference."""
     scheme, colon, rest = text.partition(":")
-    if not colon or scheme not in _FINDERS:
+    if not colon or scheme not in FINDERS:
         return None
     rest = rest.strip()
-    _check(scheme, rest)
+    check_reference(scheme, rest)
     shown = show_reference(text)
 
     def find() -> str:
         try:
-            return _clean(_FINDERS[scheme](rest, context))
+            return _clean(FINDERS[scheme](rest, context))
         except BadReference as error:
-            raise SecretUnavailable([Problem("", f"{shown}: {error}")]) from None
+            source = _SOURCES[scheme].format(shown.partition(":")[2])
+            reason = f"{source} is not set" if isinstance(error, NotSet) else f"{source}: {error}"
+            raise SecretUnavailable(shown, str(error), reason) from None
 
     return ConfiguredSecret(shown, find, (_Hidden(rest), context.folder))
 
@@ -322,7 +330,7 @@ def parse_reference(text: str, context: ReferenceContext) -> ConfiguredSecret | 
 def show_reference(text: str) -> str:
     """Return the setting of a secret for display: a literal value and the arguments of a command are masked."""
     scheme, colon, rest = text.partition(":")
-    if not colon or scheme not in _FINDERS:
+    if not colon or scheme not in FINDERS:
         return MASK
     if scheme != "cmd":
         return text
@@ -354,126 +362,3 @@ def _clean(text: str) -> str:
     if not text.isascii():  # The value becomes part of a header.
         raise BadReference("the value has characters that are not ASCII")
     return text
-
-
-# --- the schemes of references
-
-
-_FORMS = {
-    "env": (r"[A-Za-z_][A-Za-z0-9_]*", "the name of a variable, as in env:MOONSHOT_API_KEY"),
-    "file": (r"[^\0]+", "a path, as in file:~/.secrets/moonshot"),
-    "keyring": (r"(?s:.+)/[^/]+", "SERVICE/NAME, as in keyring:dragoman/moonshot"),
-    "cmd": (r"[^\0]+", "a command, as in cmd:pass show moonshot"),
-}
-
-
-def _check(scheme: str, rest: str) -> None:
-    pattern, expected = _FORMS[scheme]
-    if not re.fullmatch(pattern, rest):
-        raise BadReference(f"{scheme}: expected {expected}")
-    if scheme == "cmd":
-        try:
-            shlex.split(rest)
-        except ValueError as error:
-            raise BadReference(f"cmd: {str(error).lower()}") from None
-
-
-def _from_environment(name: str, context: ReferenceContext) -> str:
-    if name not in context.environ:
-        raise BadReference("the environment variable is not set")
-    return context.environ[name]
-
-
-def _from_file(path: str, context: ReferenceContext) -> str:
-    try:
-        with expand_path(path, context.folder, context.home).open("rb") as file:
-            if _is_readable_by_others(file.fileno()):
-                raise BadReference(
-                    "other users can read the file; run chmod 600, or chmod 640 if this user has it by its group"
-                )
-            data = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise BadReference((error.strerror or str(error)).lower()) from None
-    return _decoded(data)
-
-
-def _is_readable_by_others(handle: int) -> bool:
-    """Return whether other users can read a file.
-
-    On a read-only file system (a secret of a container) the mode cannot be changed, so it is accepted.
-    """
-    status = os.fstat(handle)
-    if not hasattr(os, "geteuid") or not stat.S_ISREG(status.st_mode):
-        return False
-    group = stat.S_IRWXG if status.st_uid == os.geteuid() else stat.S_IWGRP
-    return bool(status.st_mode & (stat.S_IRWXO | group)) and not os.fstatvfs(handle).f_flag & os.ST_RDONLY
-
-
-def _from_keyring(entry: str, context: ReferenceContext) -> str:
-    service, _, name = entry.rpartition("/")
-    try:
-        keyring = import_module("keyring")
-    except ImportError:
-        raise BadReference("the package keyring is not installed (pip install keyring)") from None
-    try:
-        password = keyring.get_password(service, name)
-    except Exception as error:  # noqa: BLE001  # The backends raise exceptions of any type.
-        raise BadReference(f"the keyring cannot be read: {type(error).__name__}") from None
-    if password is None:
-        raise BadReference("the keyring has no such entry; add it with `keyring set SERVICE NAME`")
-    return str(password)
-
-
-def _from_command(command: str, context: ReferenceContext) -> str:
-    words = shlex.split(command)
-    if words[0].startswith("~/"):
-        words[0] = str(expand_path(words[0], context.folder, context.home))
-    try:
-        process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # It may contain secrets.
-            env=dict(context.environ),
-            cwd=context.folder if context.folder.is_dir() else None,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise BadReference((error.strerror or str(error)).lower()) from None
-    with process:
-        try:
-            output, _ = process.communicate(timeout=context.timeout)
-        except subprocess.TimeoutExpired:
-            message = f"the command did not end within {context.timeout:g} s; it must not wait for input"
-            raise BadReference(message) from None
-        finally:
-            _end(process)
-    if process.returncode:
-        raise BadReference(f"the command ended with status {process.returncode}; run it in a shell to see why")
-    return _decoded(output)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the command and its children, which could keep the pipe open."""
-    if process.returncode is None:
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-
-
-def _decoded(data: bytes) -> str:
-    if len(data) > _MAX_BYTES:
-        raise BadReference(f"the value is longer than {_MAX_BYTES} bytes")
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise BadReference("the value is not UTF-8 text") from None
-
-
-_FINDERS: dict[str, Callable[[str, ReferenceContext], str]] = {
-    "env": _from_environment,
-    "file": _from_file,
-    "keyring": _from_keyring,
-    "cmd": _from_command,
-}

@@ -23,15 +23,17 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
-from dragoman.errors import DragomanError
 from dragoman.gateway import admin
-from dragoman.gateway.access_log import AccessLog, Level
+from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.admission import TrustedProxies
 from dragoman.gateway.app import Gateway
-from dragoman.gateway.config import Config
+from dragoman.gateway.config import Config, LoadedConfig
 from dragoman.gateway.config import Server as Settings
 from dragoman.gateway.limits import Trimmer, peer_share
+from dragoman.gateway.records import Level
+from dragoman.gateway.reload import Reloader
 from dragoman.gateway.retry_policy import RetrySettings
 from dragoman.http.framing import SWEEP_SECONDS
 from dragoman.http.server.connection import ServerConnection
@@ -53,8 +55,6 @@ class GatewayServer:
         self.gateway, self.key = gateway, gateway.key
         self.url = gateway.url = url_of(self.listening)
         self.loop: asyncio.AbstractEventLoop | None = None  # the loop it runs in
-        self._settings = settings
-        self._drain = settings.drain
         self._ending = asyncio.Event()
         self._changed = asyncio.Event()
         self._signals = 0
@@ -71,7 +71,7 @@ class GatewayServer:
         server = HttpServer(self.gateway.handle)
         acceptor = self._acceptor(server)
 
-        sweeping = loop.create_task(_sweep(server, acceptor, Trimmer(self.gateway.memory_budget)))
+        sweeping = loop.create_task(_sweep(self.gateway, server, acceptor))
         try:
             ready()
             await self._ending.wait()
@@ -118,8 +118,9 @@ class GatewayServer:
         now = self.loop.time()
         if not self._ending.is_set():
             self._ending.set()
-            self._cut_at = now + self._drain
-            self._linger_until = now + min(linger, self._drain)
+            drain = self.gateway.server_settings.drain
+            self._cut_at = now + drain
+            self._linger_until = now + min(linger, drain)
         if hurried:
             self._cut_at = self._linger_until = now
         self._changed.set()
@@ -147,37 +148,48 @@ class GatewayServer:
                 await asyncio.wait_for(self._changed.wait(), min(left, 0.02))
 
     def _acceptor(self, server: HttpServer) -> Acceptor:
-        max_connections, settings = _max_connections(), self._settings
-        proxies = TrustedProxies(settings.trusted_proxies)
-        share = peer_share(settings.limits.peer_connections, max_connections)
-
-        def max_of_peer(address: str) -> int:  # A proxy has the connections of many clients.
-            return max_connections if proxies.trusts(address) else share
-
-        def first(connection: ServerConnection) -> asyncio.BaseProtocol:
-            if proxies.trusts(connection.client):
-                return ProxiedConnection(server.connections, connection, max_of_peer)
-            return connection
-
-        return Acceptor(
-            self.listening,
-            server,
-            most=max_connections,
-            max_of_peer=max_of_peer if proxies.networks else lambda _: share,
-            on_exhausted=self._exhausted,
-            first=first if settings.proxy_protocol else None,
+        most = _max_connections()
+        max_of_peer, first = _connection_policy(self.gateway.server_settings, server, most)
+        acceptor = Acceptor(
+            self.listening, server, most=most, max_of_peer=max_of_peer, on_exhausted=self._exhausted, first=first
         )
+
+        def configure() -> None:
+            acceptor.max_of_peer, acceptor.first = _connection_policy(self.gateway.server_settings, server, most)
+
+        self.gateway.on_reloaded = configure
+        return acceptor
 
     def _exhausted(self, error: OSError) -> None:
         self.gateway.log.event("error", "no_connection", message=f"cannot accept another connection: {error.strerror}")
 
 
-async def _sweep(server: HttpServer, acceptor: Acceptor, trimmer: Trimmer) -> None:
+def _connection_policy(
+    settings: Settings, server: HttpServer, most: int
+) -> tuple[Callable[[str], int], Callable[[ServerConnection], asyncio.BaseProtocol] | None]:
+    """Return how many connections an address may have, and what reads the start of a connection; None: HTTP."""
+    proxies, share = TrustedProxies(settings.trusted_proxies), peer_share(settings.limits.peer_connections, most)
+
+    def max_of_peer(address: str) -> int:  # A proxy has the connections of many clients.
+        return most if proxies.trusts(address) else share
+
+    def first(connection: ServerConnection) -> asyncio.BaseProtocol:
+        if proxies.trusts(connection.client):
+            return ProxiedConnection(server.connections, connection, max_of_peer)
+        return connection
+
+    return max_of_peer if proxies.networks else lambda _: share, first if settings.proxy_protocol else None
+
+
+async def _sweep(gateway: Gateway, server: HttpServer, acceptor: Acceptor) -> None:
+    trimmer = Trimmer(gateway.memory_budget)
     while True:
         now = time.monotonic()  # uvloop's clock does not advance during one iteration of the loop
         server.sweep(now)
         acceptor.resume_accepting()
         trimmer.trim_if_idle(now)
+        if gateway.breaker.cooldowns:
+            gateway.breaker.end_expired()
         await asyncio.sleep(SWEEP_SECONDS)
 
 
@@ -230,19 +242,20 @@ def url_of(listening: socket.socket) -> str:
 
 
 def serve(
-    config: Config,
+    loaded: LoadedConfig,
     *,
     ready: Callable[[GatewayServer], None] | None = None,
-    read: Callable[[], Config] | None = None,
+    read: Callable[[], LoadedConfig],
     worker: bool = False,
 ) -> int:
     """Serve until a signal ends it. Return the exit status.
 
-    `ready` is called with the server when it listens; with `read`, SIGHUP reloads the configuration. A `worker` shares
-    its port with others and ends with its parent. Raises ConfigError if the key is not available, OSError if the
-    address cannot be used.
+    `ready` is called with the server when it listens; SIGHUP and `dragoman reload` load the configuration with `read`.
+    A `worker` shares its port with others and ends with its parent. Raises ConfigError if the key is not available,
+    OSError if the address cannot be used.
     """
     raise_file_limit()
+    config = loaded.config
     gateway = Gateway(config)
     route_logs(gateway)
     running = GatewayServer(gateway, config.server, shared=worker)
@@ -256,8 +269,9 @@ def serve(
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        if read is not None and hasattr(signal, "SIGHUP"):
-            loop.add_signal_handler(signal.SIGHUP, lambda: _reload(gateway, read))
+        gateway.reloader = Reloader(loaded, read, gateway.reload, gateway.log)
+        if hasattr(signal, "SIGHUP"):
+            loop.add_signal_handler(signal.SIGHUP, lambda: gateway.run_in_background(_reload(gateway)))
         if worker:
             _end_with_parent(running)
         with running.signals():
@@ -295,17 +309,8 @@ def _end_with_parent(running: GatewayServer) -> None:
     loop.add_reader(standard_input, read)
 
 
-def _reload(gateway: Gateway, read: Callable[[], Config]) -> None:
-    """Load the configuration and apply it; an invalid one changes nothing."""
-
-    async def apply() -> None:
-        try:
-            await gateway.reload(read())
-        except (DragomanError, OSError) as error:
-            gateway.reload_refused = str(error)
-            gateway.log.event("error", "reload_refused", why=str(error))
-
-    gateway.run_in_background(apply())
+async def _reload(gateway: Gateway) -> None:
+    await gateway.reload_configuration()
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -324,7 +329,7 @@ class _AccessLogHandler(logging.Handler):
     """Writes log records of libraries to the access log, with secrets masked."""
 
     def __init__(self, gateway: Gateway) -> None:
-        super().__init__(logging.INFO)
+        super().__init__(logging.DEBUG)
         self._gateway = gateway
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -335,12 +340,30 @@ class _AccessLogHandler(logging.Handler):
 
 
 def route_logs(gateway: Gateway) -> None:
-    """Send the log records of libraries to the access log, where secrets are masked."""
+    """Send the log records of libraries to the access log, where secrets are masked; our own at level debug, too."""
     for name in ("dragoman", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers = [_AccessLogHandler(gateway)]
         logger.setLevel(logging.INFO)
         logger.propagate = False
+
+    def set_level(level: Level) -> None:
+        logging.getLogger("dragoman").setLevel(logging.DEBUG if level == "debug" else logging.INFO)
+
+    gateway.log.on_level = set_level
+    set_level(gateway.log.level)
+
+
+@contextlib.contextmanager
+def _admin_place(
+    running: GatewayServer, config: Config, admin_socket: Literal[False, True, "beside"]
+) -> Iterator[tuple[Path | None, int | None]]:
+    """Give the path and the port of the admin interface of a gateway in a thread."""
+    if admin_socket == "beside":
+        with admin.temporary_socket(config.server.admin_socket, running.listening.getsockname()[1]) as path:
+            yield path, None
+    else:
+        yield (config.server.admin_socket, config.server.admin_port) if admin_socket else (None, None)
 
 
 @contextlib.contextmanager
@@ -348,21 +371,24 @@ def running_gateway(
     config: Config,
     *,
     state: Path | None = None,
-    journal: AccessLog | None = None,
-    patience: RetrySettings | None = None,
+    access_log: AccessLog | None = None,
+    retry_settings: RetrySettings | None = None,
     key: str | None = None,
-    admin_socket: bool = False,
+    admin_socket: Literal[False, True, "beside"] = False,
 ) -> Iterator[GatewayServer]:
-    """Run a gateway in a thread, on the configured address (port 0: a free port), while the context lasts."""
-    gateway = Gateway(config, key=key, state=state, journal=journal, patience=patience)
+    """Run a gateway in a thread, on the configured address (port 0: a free port), while the context lasts.
+
+    `admin_socket`: whether it listens on the configured socket, or "beside" it on one that is named by its port.
+    """
+    gateway = Gateway(config, key=key, state=state, access_log=access_log, retry_settings=retry_settings)
     running = GatewayServer(gateway, config.server)
     ready = threading.Event()
     failed: list[BaseException] = []
 
     async def main() -> None:
-        socket_path, port = (config.server.admin_socket, config.server.admin_port) if admin_socket else (None, None)
-        async with admin.serve_admin(gateway, socket_path, port):
-            await running.serve(ready.set)
+        with _admin_place(running, config, admin_socket) as (path, port):
+            async with admin.serve_admin(gateway, path, port):
+                await running.serve(ready.set)
 
     def run() -> None:
         try:

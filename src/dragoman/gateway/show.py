@@ -61,8 +61,8 @@ def toml_value(value: object) -> str:
     return str(value)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+def _escaped(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
 
 
 def _spelt(key: KeyPath) -> str:

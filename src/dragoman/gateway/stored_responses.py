@@ -145,7 +145,7 @@ class StoredResponseRequest:
         def pass_on(chunk: bytes) -> None:
             nonlocal ended, quiet_chunks
             complete = list(frames.feed(chunk))
-            buffered.set(frames.held)
+            buffered.set(frames.buffered_bytes)
             ended = ended or any(stored.is_last_frame(frame) for frame in complete)
             quiet_chunks += all(frame.kind in _KEEP_ALIVE_EVENTS for frame in complete)
             if complete:

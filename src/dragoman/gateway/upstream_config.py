@@ -22,7 +22,8 @@ from dragoman.filters.raw_tools.table import FILE_PREFIX, TableFileError, is_fil
 from dragoman.gateway.layers import DEFAULT, ConfigError, KeyPath, Leaves, Problem, dotted_key, suggest_name
 from dragoman.gateway.presets import PRESETS, SIMULATOR
 from dragoman.gateway.schema import ConfigReader, InvalidValue, fields_of
-from dragoman.gateway.secrets import ConfiguredSecret, expand_path, plain_value
+from dragoman.gateway.secret_sources import expand_path
+from dragoman.gateway.secrets import ConfiguredSecret, plain_value
 from dragoman.http.addresses import is_loopback, proxy_variable
 from dragoman.translate import TranslationSettings, configure_dialect
 
@@ -103,6 +104,9 @@ class UpstreamTable(Struct, frozen=True, kw_only=True):
     key_header: str | None = None
     credentials: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
+    default_model: str | None = None
+    small_model: str | None = None
+    first_model: bool = False
     long_thinking: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
     translation: TranslationSettings = TranslationSettings()
@@ -127,6 +131,9 @@ class Upstream(Struct, frozen=True, kw_only=True):
     key_header: str = "authorization"  # as a bearer token; any other header has the key alone
     logins: tuple[Login, ...] = ()
     models: tuple[str, ...] = ()
+    default_model: str = ""  # answers for names that the upstream does not know
+    small_model: str = ""  # the same for names of small models; empty: `default_model`
+    first_model: bool = False  # without a default model, the first of the upstream's own list answers
     long_thinking: tuple[str, ...] = ()  # names and patterns of models that may send nothing for long
     settings: TranslationSettings = TranslationSettings()
     limits: UpstreamLimits = UpstreamLimits()
@@ -223,6 +230,9 @@ class _UpstreamBuilder:
             key_header=key_header,
             logins=logins,
             models=table.models,
+            default_model=table.default_model or "",
+            small_model=table.small_model or "",
+            first_model=table.first_model,
             long_thinking=table.long_thinking,
             settings=settings,
             limits=table.limits,
@@ -305,7 +315,7 @@ class _UpstreamBuilder:
 
     def logins(self) -> tuple[Login, ...]:
         """Return the configured credential sources."""
-        found: list[Login] = []
+        logins: list[Login] = []
         for text in self._table.credentials:
             source, _, detail = text.partition(":")
             known = next((known for known in get_args(LoginSource) if known == source), None)
@@ -313,8 +323,8 @@ class _UpstreamBuilder:
                 hint = suggest_name(source, get_args(LoginSource)) or f"known: {', '.join(get_args(LoginSource))}"
                 self._problem("credentials", f"there is no credential source {source!r}", hint)
             else:
-                found.append(Login(known, detail))
-        return tuple(found)
+                logins.append(Login(known, detail))
+        return tuple(logins)
 
     def translation(self) -> TranslationSettings:
         """Return the translation settings, with an absolute path of a raw tool table file."""
@@ -333,7 +343,7 @@ class _UpstreamBuilder:
 
     def headers(self) -> tuple[tuple[str, ConfiguredSecret], ...]:
         """Return the configured extra headers."""
-        found: dict[str, ConfiguredSecret] = {}
+        headers: dict[str, ConfiguredSecret] = {}
         for name, value in self._table.headers.items():
             key = (*self._at, "headers", name)
             if not _HEADER.match(name) or name.lower() in _RESERVED_HEADERS:
@@ -345,8 +355,8 @@ class _UpstreamBuilder:
             else:
                 secret = self._text(key, value, hidden=is_secret_header(name))
                 if secret is not None:
-                    found[name.lower()] = secret
-        return tuple(found.items())
+                    headers[name.lower()] = secret
+        return tuple(headers.items())
 
     def _text(self, key: KeyPath, value: str, *, hidden: bool) -> ConfiguredSecret | None:
         """Return the value of a setting that may be a reference, and must be one if it is `hidden`."""
@@ -360,20 +370,20 @@ class _UpstreamBuilder:
 
     def proxy(self, url: str) -> ConfiguredSecret | None:
         """Return the proxy for a URL: from the table, else from the environment."""
-        given, key = self._table.proxy, (*self._at, "proxy")
-        if given is None:
+        proxy, key = self._table.proxy, (*self._at, "proxy")
+        if proxy is None:
             variable = proxy_variable(url, self._reader.reference_context.environ)
             if variable is None:
                 return None
-            given = f"env:{variable}"
+            proxy = f"env:{variable}"
             self._proxy_scheme(key, self._reader.reference_context.environ[variable], f"set by {variable}; ")
-        elif given == "off":
+        elif proxy == "off":
             return None
-        elif "://" not in given and self._text(key, given, hidden=False) == plain_value(given):
+        elif "://" not in proxy and self._text(key, proxy, hidden=False) == plain_value(proxy):
             self._reader.problem(key, "expected http://HOST:PORT, a reference such as env:NAME, or off")
             return None
-        self._proxy_scheme(key, given, "")
-        return self._text(key, given, hidden="@" in given)
+        self._proxy_scheme(key, proxy, "")
+        return self._text(key, proxy, hidden="@" in proxy)
 
     def _proxy_scheme(self, key: KeyPath, address: str, source: str) -> None:
         scheme, separator, _ = address.partition("://")
@@ -412,7 +422,7 @@ def base_url_problem(address: str) -> tuple[str, str] | None:
 
 def with_table_files(upstreams: Mapping[str, Upstream], leaves: Leaves) -> dict[str, Upstream]:
     """Return the upstreams with the file of each `raw_tools = "file:…"` loaded. Raises ConfigError."""
-    found, problems = dict(upstreams), []
+    loaded, problems = dict(upstreams), []
     for name, upstream in upstreams.items():
         choice = upstream.settings.raw_tools
         if choice is None or not is_file_choice(choice):
@@ -423,7 +433,7 @@ def with_table_files(upstreams: Mapping[str, Upstream], leaves: Leaves) -> dict[
             key: KeyPath = ("upstreams", name, "translation", "raw_tools")
             leaf = leaves.get(key)
             problems.append(Problem(dotted_key(key), str(error), "", leaf.origin if leaf else DEFAULT))
-        found[name] = structs.replace(upstream, settings=structs.replace(upstream.settings, raw_tools=choice))
+        loaded[name] = structs.replace(upstream, settings=structs.replace(upstream.settings, raw_tools=choice))
     if problems:
         raise ConfigError(problems)
-    return found
+    return loaded

@@ -9,6 +9,7 @@ interrupted.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import pickle
 import socket
@@ -35,6 +36,7 @@ class WorkerJob(Struct, frozen=True):
 
     work: Any
     request_id: str = ""
+    log_level: int = logging.WARNING  # of the records that the result contains
 
 
 class JobResult(Struct, frozen=True):
@@ -44,8 +46,10 @@ class JobResult(Struct, frozen=True):
     error: DragomanError | None = None
     failed: str = ""  # why the worker failed; the request is not to blame
     unpicklable: bool = False  # because a dialect or a plan cannot be pickled
+    log: tuple[tuple[str, int, str], ...] = ()  # records of the job: logger, level, message
 
 
+_LOGGER = logging.getLogger("dragoman")
 MODULE = "dragoman.gateway.job_worker"
 MEMORY = 3 * 1024 * 1024 * 1024  # bytes of address space that a worker may use, if the system can limit it
 SECONDS = 60.0  # for one job
@@ -94,7 +98,7 @@ class WorkerProcess:
         if not sys.executable:
             raise WorkerUnavailable("the interpreter's path is unknown")
         try:
-            message = pickle.dumps(WorkerJob(work, request_id))
+            message = pickle.dumps(WorkerJob(work, request_id, _LOGGER.getEffectiveLevel()))
         except _PICKLE_TROUBLE as error:
             raise WorkerUnavailable(str(error)) from None
         if self._waiting >= WAITING:
@@ -105,6 +109,8 @@ class WorkerProcess:
                 result, raw = await self._answered(message, body, known)
         finally:
             self._waiting -= 1
+        for name, level, text in result.log:
+            logging.getLogger(name).log(level, "%s", text)
         if result.error is not None:
             raise result.error
         if result.failed:

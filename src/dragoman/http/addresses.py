@@ -136,11 +136,11 @@ def proxy_variable(url: str, environ: Mapping[str, str]) -> str | None:
     """
     address = parse_base_url(url)
     names = [f"{address.scheme}_proxy", f"{address.scheme}_proxy".upper(), "all_proxy", "ALL_PROXY"]
-    found = _first(environ, [name for name in names if name != "HTTP_PROXY" or "REQUEST_METHOD" not in environ])
-    if not found or _is_loopback(address.host):
+    variable = _first(environ, [name for name in names if name != "HTTP_PROXY" or "REQUEST_METHOD" not in environ])
+    if not variable or _is_loopback(address.host):
         return None
     excluded = environ.get(_first(environ, ("no_proxy", "NO_PROXY")), "").replace(",", " ").lower().split()
-    return None if any(_excludes(entry, address) for entry in excluded) else found
+    return None if any(_excludes(entry, address) for entry in excluded) else variable
 
 
 def _excludes(entry: str, address: BaseUrl) -> bool:
@@ -173,18 +173,18 @@ def address_problem(host: str, address: str) -> str:
 
     Private networks are allowed, because only the configuration can name hosts there.
     """
-    found = _embedded_ipv4(ipaddress.ip_address(address.partition("%")[0]))
-    if is_metadata(found) or found.is_multicast or found.is_unspecified:
-        return f"the name resolves to {found}, which is not the address of a public service"
-    if found.is_loopback and not _is_loopback(host):
-        return f"the name resolves to {found}, which is this machine; write localhost if that is intended"
+    resolved = _embedded_ipv4(ipaddress.ip_address(address.partition("%")[0]))
+    if is_metadata(resolved) or resolved.is_multicast or resolved.is_unspecified:
+        return f"the name resolves to {resolved}, which is not the address of a public service"
+    if resolved.is_loopback and not _is_loopback(host):
+        return f"the name resolves to {resolved}, which is this machine; write localhost if that is intended"
     return ""
 
 
 def is_metadata(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     """Return whether an address is link-local or that of a cloud's metadata service."""
-    found = _embedded_ipv4(address)
-    return found.is_link_local or found in _METADATA
+    ipv4 = _embedded_ipv4(address)
+    return ipv4.is_link_local or ipv4 in _METADATA
 
 
 def _embedded_ipv4(

@@ -350,17 +350,24 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
     def chunk(self, data: bytes, *, last: bool = False) -> None:
         if self.is_disconnected or self.is_finished:
             return
-        self.has_written, self.is_finished = True, last
-        if self.chunked:
-            data = CHUNK % (len(data), data) if data else b""
-            if last:
-                data += LAST_CHUNK
+        self.has_written = True
+        if self.chunked and data:
+            data = CHUNK % (len(data), data)
         if self._head:
             data, self._head = self._head + data, b""
+        if last:
+            self._end(data)
+        else:
+            self.connection.write(data)
+
+    def _end(self, data: bytes) -> None:
+        """Send the last bytes of a stream."""
+        self.is_finished = True
+        if self.chunked:
+            data += LAST_CHUNK
         if data:
             self.connection.write(data)
-        if last:
-            self.connection.response_done(self)
+        self.connection.response_done(self)
 
     # --- for test servers only
 

@@ -41,7 +41,7 @@ class EventOrderCheck:
 
     def __init__(self) -> None:
         self._begun = False
-        self._over = False
+        self._is_over = False
         self._open: dict[int, ev.BlockStarted] = {}
         self._keys: set[int] = set()
         self._signed: set[int] = set()
@@ -50,7 +50,7 @@ class EventOrderCheck:
     @property
     def is_over(self) -> bool:
         """Whether the stream has ended."""
-        return self._over
+        return self._is_over
 
     def check(self, events: Iterable[ev.Event]) -> None:
         """Check the next events. Raises OutOfOrder at the first that must not follow."""
@@ -60,11 +60,11 @@ class EventOrderCheck:
                 raise OutOfOrder(f"{type(event).__name__}: {problem}")
 
     def _problem(self, event: ev.Event) -> str:
-        if self._over:
+        if self._is_over:
             return "the stream is over"
         match event:
             case ev.Failed():
-                self._over = True
+                self._is_over = True
                 return ""
             case ev.Started():
                 again, self._begun = self._begun, True
@@ -72,7 +72,7 @@ class EventOrderCheck:
             case _ if not self._begun:
                 return "the stream has not started"
             case ev.Finished():
-                self._over = True
+                self._is_over = True
                 return "blocks are open" if self._open else ""
             case ev.BlockStarted():
                 return self._block_problem(event)

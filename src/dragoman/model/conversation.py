@@ -393,7 +393,7 @@ def parse_token_count(value: Json) -> int:
 
 def first_token_count(*values: Json) -> int:
     """Return the first count that is not 0. Services have several names for one figure."""
-    return next((found for value in values if (found := parse_token_count(value))), 0)
+    return next((count for value in values if (count := parse_token_count(value))), 0)
 
 
 def inclusive_usage(

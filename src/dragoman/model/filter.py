@@ -140,7 +140,7 @@ Feature: TypeAlias = Literal[
     "whole",  # a reply that is not streamed
     "user",  # a user id
     "hints",  # request headers
-    "held",  # state that only the client's service has
+    "server_state",  # state that only the client's service has
 ]
 Features: TypeAlias = frozenset[Feature]
 
@@ -171,15 +171,15 @@ class Inventory(Struct, frozen=True, gc=False):
 
 def inventory(messages: tuple[Message, ...]) -> Inventory:
     """Return the blocks of the messages by kind."""
-    found: defaultdict[type[Block], list[Any]] = defaultdict(list)
+    blocks: defaultdict[type[Block], list[Any]] = defaultdict(list)
     for message in messages:
         for block in message.blocks:
-            found[type(block)].append(block)
-    kinds = frozenset(found)
-    parts = [part for result in found[ToolResult] for part in result.content]
-    others = found[Media] + found[Opaque]
-    words = [text.text for text in found[Text]] + [part.text for part in parts if type(part) is Text]
-    return Inventory(kinds, found[Text], found[ToolCall], found[ToolResult], found[Reasoning], others, parts, words)
+            blocks[type(block)].append(block)
+    kinds = frozenset(blocks)
+    parts = [part for result in blocks[ToolResult] for part in result.content]
+    others = blocks[Media] + blocks[Opaque]
+    words = [text.text for text in blocks[Text]] + [part.text for part in parts if type(part) is Text]
+    return Inventory(kinds, blocks[Text], blocks[ToolCall], blocks[ToolResult], blocks[Reasoning], others, parts, words)
 
 
 class Facts:
@@ -204,13 +204,13 @@ class Facts:
         self.inventory(conversation)
         if conversation.tools is not self._tools:
             self._tools, self._tool_features = conversation.tools, _tool_features(conversation.tools)
-        found: list[Feature] = ["length" if conversation.max_tokens is not None else "no_length"]
+        features: list[Feature] = ["length" if conversation.max_tokens is not None else "no_length"]
         if conversation.system:
-            found += _system_features(conversation.system)
+            features += _system_features(conversation.system)
         if conversation.extra or conversation.hints or conversation.output.extra:
-            found.append("extras")
+            features.append("extras")
             if conversation.extra and OTHER_SHAPES in conversation.extra.fields:
-                found.append("shapes")
+                features.append("shapes")
         has: tuple[tuple[object, Feature], ...] = (
             (conversation.tool_choice != _NO_CHOICE, "chosen"),
             (conversation.output != _NO_FORM, "output"),
@@ -222,10 +222,10 @@ class Facts:
             (not conversation.stream, "whole"),
             (conversation.user, "user"),
             (conversation.hints, "hints"),
-            (conversation.server_state, "held"),
+            (conversation.server_state, "server_state"),
         )
-        found += [feature for holds, feature in has if holds]
-        return self._message_features.union(self._tool_features, found)
+        features += [feature for holds, feature in has if holds]
+        return self._message_features.union(self._tool_features, features)
 
     def plain(self, conversation: Conversation) -> bool:
         """Return whether the messages have texts, calls and results only, without anything of one family."""
@@ -245,92 +245,92 @@ _NO_CHOICE, _NO_FORM, _NO_THOUGHT = ToolChoice(), Output(), Thinking()
 
 
 def _message_features(messages: tuple[Message, ...], inventory: Inventory) -> Features:
-    found: set[Feature] = {_BY_KIND[kind] for kind in inventory.kinds if kind is not Text}
+    features: set[Feature] = {_BY_KIND[kind] for kind in inventory.kinds if kind is not Text}
     texts, others, roles = inventory.texts, inventory.others, [message.role for message in messages]
     if inventory.parts:
         texts = texts + [part for part in inventory.parts if type(part) is Text]
         others = others + [part for part in inventory.parts if not isinstance(part, Text)]
-        found.update([_BY_KIND[type(part)] for part in others])
+        features.update([_BY_KIND[type(part)] for part in others])
     if with_fields := [text for text in texts if text.cache or text.signature or text.citations or text.extra]:
-        _add_field_features(found, with_fields)
+        _add_field_features(features, with_fields)
     if not inventory.kinds <= {Text}:
         _add_field_features(
-            found,
+            features,
             [call for call in inventory.calls if call.form != "json" or call.cache or call.signature or call.extra],
         )
         _add_field_features(
-            found, [result for result in inventory.results if result.is_error or result.cache or result.extra]
+            features, [result for result in inventory.results if result.is_error or result.cache or result.extra]
         )
-        _add_field_features(found, (*inventory.thoughts, *others))
+        _add_field_features(features, (*inventory.thoughts, *others))
     for message in [message for message in messages if message.extra or not message.blocks]:
         if message.extra:
-            found.add("extras")
+            features.add("extras")
         if not message.blocks:
-            found.add("blank")
+            features.add("blank")
     if [words for words in inventory.words if not words or words.isspace()]:
-        found.add("blank")
+        features.add("blank")
     if [result for result in inventory.results if not result.content]:
-        found.add("blank")
+        features.add("blank")
     if "system" in roles:
-        found.add("system_turns")
+        features.add("system_turns")
     if next((role for role in roles if role != "system"), "") != "user" or any(map(eq, roles, roles[1:])):
-        found.add("uneven_turns")
+        features.add("uneven_turns")
     if roles and roles[-1] == "assistant":
-        found.add("prefill")
-    return frozenset(found)
+        features.add("prefill")
+    return frozenset(features)
 
 
-def _add_field_features(found: set[Feature], nodes: Iterable[Block]) -> None:
+def _add_field_features(features: set[Feature], nodes: Iterable[Block]) -> None:
     """Add the features of optional fields of these blocks."""
     for node in nodes:
         if node.extra:
-            found.add("extras")
+            features.add("extras")
         if not isinstance(node, Reasoning) and node.cache:
-            found.add("marks")
+            features.add("marks")
         if isinstance(node, Text | ToolCall | Reasoning) and node.signature:
-            found.add("signatures")
+            features.add("signatures")
         if type(node) is Text and node.citations:
-            found.add("citations")
+            features.add("citations")
         elif type(node) is ToolCall and node.form == "text":
-            found.add("text_calls")
+            features.add("text_calls")
         elif type(node) is ToolResult and node.is_error:
-            found.add("failed_results")
+            features.add("failed_results")
 
 
 def _tool_features(tools: tuple[ToolSpec | Opaque, ...]) -> Features:
-    found: set[Feature] = {"tools"} if tools else set()
+    features: set[Feature] = {"tools"} if tools else set()
     names: list[object] = []
     for tool in tools:
         if tool.extra:
-            found.add("extras")
+            features.add("extras")
         if tool.cache:
-            found.add("marks")
+            features.add("marks")
         if isinstance(tool, Opaque):
-            found.add("opaque_tools")
+            features.add("opaque_tools")
             names.append(tool_name(tool))
             continue
         names.append(tool.name)
         if tool.schema is None:
-            found.add("text_tools")
+            features.add("text_tools")
         if tool.at.is_absent:
-            found.add("bare_tools")
+            features.add("bare_tools")
         if not tool.description or tool.description.isspace():
-            found.add("undescribed_tools")
+            features.add("undescribed_tools")
         if tool.strict is not None:
-            found.add("strict_tools")
+            features.add("strict_tools")
         if tool.waits_for:
-            found.add("waiting_tools")
+            features.add("waiting_tools")
     if len(names) > 1 and len({name for name in names if isinstance(name, str)}) < len(names):
-        found.add("same_names")
-    return frozenset(found)
+        features.add("same_names")
+    return frozenset(features)
 
 
 def _system_features(texts: tuple[Text, ...]) -> set[Feature]:
-    found: set[Feature] = {"system"}
-    _add_field_features(found, texts)
+    features: set[Feature] = {"system"}
+    _add_field_features(features, texts)
     if [text for text in texts if not text.text or text.text.isspace()]:
-        found.add("blank")
-    return found
+        features.add("blank")
+    return features
 
 
 # --- A lane: a fast path for the deltas of one open block, from the upstream's frame to the client's.
@@ -440,7 +440,7 @@ class Filter(Protocol):
     keeps_replies: ClassVar[bool] = False  # its changes do not alter the reply, or only add to it
     keeps_canonical: ClassVar[bool] = False  # its output messages are always in canonical form
     applies_to: Features | None = None  # it is called only for a conversation that has one of these; None: always
-    answers: MakeResponseFilter | None = None  # makes the response half that every request gets
+    make_response_filter: MakeResponseFilter | None = None  # makes the response half that every request gets
 
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts

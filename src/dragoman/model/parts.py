@@ -196,12 +196,12 @@ _BASE64 = re.compile(r"(?:data:[^,]{0,200};base64,)?[A-Za-z0-9+/_-]{512,}={0,2}"
 class PartText(Struct, frozen=True):
     """The text of a part, and what the text lacks.
 
-    `found`: the text comes from a content field; otherwise it is the part's JSON. `omitted`: paths of base64 and
+    `has_content`: the text comes from a content field; otherwise it is the part's JSON. `omitted`: paths of base64 and
     encrypted data. `labels`: names of ids and media types. `media`: images and files in the part, each with its path.
     """
 
     text: str
-    found: bool = True
+    has_content: bool = True
     omitted: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     media: tuple[Media, ...] = ()
@@ -216,8 +216,8 @@ def part_text(part: Json, family: str = "") -> PartText:
     """Return a part as text. `family` is that of the client: media keep unknown fields as its extra fields."""
     reader = _PartReader(family)
     text = reader.text(part, "", 0)
-    found = not isinstance(part, dict) or _is_text(part) or any(_has(part, name) for name in _CONTENT_FIELDS)
-    return PartText(text, found, tuple(reader.omitted), tuple(dict.fromkeys(reader.labels)), tuple(reader.media))
+    has_content = not isinstance(part, dict) or _is_text(part) or any(_has(part, name) for name in _CONTENT_FIELDS)
+    return PartText(text, has_content, tuple(reader.omitted), tuple(dict.fromkeys(reader.labels)), tuple(reader.media))
 
 
 def _part_text(part: Json, family: str, blame: type[DragomanError], at: Location) -> PartText:

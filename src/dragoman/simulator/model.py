@@ -98,9 +98,9 @@ def output_tokens(parts: Sequence[Part]) -> int:
 def _text_output(prompt: ModelPrompt, before: list[Part], text: str) -> ModelOutput:
     """Return a reply with a text, cut at the first stop sequence and at the token limit."""
     stop, sequence = StopReason.END, None
-    found = [(text.index(each), each) for each in prompt.stop if each and each in text]
-    if found:
-        at, sequence = min(found)
+    stops = [(text.index(each), each) for each in prompt.stop if each and each in text]
+    if stops:
+        at, sequence = min(stops)
         text, stop = text[:at], StopReason.SEQUENCE
     if prompt.max_tokens is not None and estimate_tokens(text) > prompt.max_tokens:
         text, stop, sequence = text[: 4 * prompt.max_tokens], StopReason.LENGTH, None
@@ -143,12 +143,12 @@ def _call_pattern(tool: PromptTool) -> re.Pattern[str]:
 
 def _named(text: str, tools: tuple[PromptTool, ...]) -> list[tuple[PromptTool, str]]:
     """Return the tools that a text names, in its order, each with the text after its name."""
-    found = []
+    mentions = []
     for tool in tools:
         match = re.search(rf"(?<![\w-]){re.escape(tool.name)}(?![\w-])", text)
         if match:
-            found.append((match.start(), tool, text[match.end() :]))
-    return [(tool, rest) for _, tool, rest in sorted(found, key=lambda each: each[0])]
+            mentions.append((match.start(), tool, text[match.end() :]))
+    return [(tool, rest) for _, tool, rest in sorted(mentions, key=lambda each: each[0])]
 
 
 def _arguments(tool: PromptTool, rest: str) -> str:

@@ -49,6 +49,11 @@ def header_text(value: str) -> str:
     return "".join(character if " " <= character <= "~" else "?" for character in value[:400])
 
 
+def split_text(text: str, size: int) -> Iterator[str]:
+    """Yield a text in pieces of one size: the deltas of a stream."""
+    return (text[at : at + size] for at in range(0, len(text), size))
+
+
 def scripted_headers(refuse: ScriptTurn) -> dict[str, str]:
     """Return the headers that a script sets for its refusal."""
     headers = {name.lower(): header_text(value) for name, value in refuse.headers.items()}

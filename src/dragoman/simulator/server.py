@@ -48,20 +48,20 @@ class ReceivedRequest:
         self.note = ""
         self.sent = 0  # bytes of body
         self.ended: Literal["", "whole", "cut", "gone"] = ""
-        self._over = threading.Event()
+        self._finished = threading.Event()
 
     def wait(self, timeout: float = 5.0) -> Literal["", "whole", "cut", "gone"]:
         """Wait for the end of the exchange and return how it ended; empty if it is still running.
 
         A client may have the whole response before the server has recorded the end.
         """
-        self._over.wait(timeout)
+        self._finished.wait(timeout)
         return self.ended
 
     def end(self, how: Literal["whole", "cut", "gone"]) -> None:
         """Record how the exchange ended."""
         self.ended = how
-        self._over.set()
+        self._finished.set()
 
     @property
     def method(self) -> str:

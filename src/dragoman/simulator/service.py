@@ -12,7 +12,8 @@ from typing import Protocol
 
 from msgspec import structs
 
-from dragoman.dialects.base import ApiRequest, Dialect, Environment
+import dragoman.dialects as registry
+from dragoman.dialects.base import ApiRequest, Dialect, Environment, ListedModel
 from dragoman.dialects.kiro.request import estimate_input_tokens
 from dragoman.dialects.rulebook import Severity
 from dragoman.errors import DragomanError, Fault
@@ -28,6 +29,7 @@ from dragoman.simulator.response import (
     apply_pace,
     header_text,
     scripted_headers,
+    split_text,
     whole_response,
 )
 from dragoman.simulator.script import (
@@ -48,6 +50,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder
 from dragoman.wire.frame import Payload
 from dragoman.wire.http import HttpRequest
+from dragoman.wire.jsonio import Json
 from dragoman.wire.ndjson import NDJSON, NdjsonDecoder
 
 _NOW = 1_767_225_600  # a fixed time, because replies are deterministic
@@ -105,7 +108,7 @@ class DialectService:
         call = self._dialect.binding.match(request)
         if call is None:
             if request.method == "GET" and request.path.endswith("/models"):
-                return _models()
+                return self._models()
             return self._refuse(Fault("not_found", f"Nothing answers {request.method} {request.path}.", 404))
         match call.operation:
             case "generate":
@@ -113,9 +116,17 @@ class DialectService:
             case "count":
                 return self._count(call)
             case "models":
-                return _models()
+                return self._models()
             case "stored":
                 return self._refuse(Fault("not_found", f"Nothing is kept under {call.hints['id']}.", 404))
+
+    def _models(self) -> Response:
+        """Return the list of models, in the dialect's form or, if it has none, in OpenAI's."""
+        shape = self._dialect.listing or registry.get("openai").listing
+        assert shape is not None
+        entry = shape.entry(ListedModel(_MODEL, created=_NOW))
+        known: Json = {name: value for name, value in entry.items() if value is not None}
+        return whole_response(200, _JSON, jsonio.encode(shape.render_list([known])))
 
     def _is_authorized(self, request: HttpRequest) -> bool:
         keys = [request.header(name) for name in _KEY_HEADERS if request.header(name)]
@@ -173,21 +184,6 @@ class DialectService:
         unchanged = tuple((name, value) for name, value in response.headers if name not in more)
         headers = (*unchanged, *more.items())
         return Response(refuse.status, headers, response.pieces, response.length, f"script: {refuse.status}")
-
-
-def _models() -> Response:
-    """Return a list of models with the fields that clients of every family read."""
-    model = {
-        "id": _MODEL,
-        "object": "model",
-        "type": "model",
-        "created": _NOW,
-        "created_at": "2026-01-01T00:00:00Z",
-        "owned_by": "dragoman",
-        "display_name": "The simulated model",
-    }
-    listed = {"object": "list", "data": [model], "has_more": False, "first_id": _MODEL, "last_id": _MODEL}
-    return whole_response(200, _JSON, jsonio.encode(listed))
 
 
 def _deterministic_environment(body: bytes) -> Environment:
@@ -280,16 +276,15 @@ def _part_events(
     match part:
         case TextPart(text):
             yield ev.BlockStarted(key, Text(""), choice)
-            yield from (ev.TextDelta(key, text[at : at + chunk]) for at in range(0, len(text), chunk))
+            yield from (ev.TextDelta(key, piece) for piece in split_text(text, chunk))
         case ReasoningPart(text):
             yield ev.BlockStarted(key, Reasoning("", family), choice)
-            yield from (ev.ReasoningDelta(key, text[at : at + chunk]) for at in range(0, len(text), chunk))
+            yield from (ev.ReasoningDelta(key, piece) for piece in split_text(text, chunk))
             yield from _signed(key, family, text)
         case ToolCallPart():
             yield ev.BlockStarted(key, ToolCall(part.id or new_call_id(), part.name, form=part.form), choice)
-            arguments = part.arguments
-            yield from (ev.ArgumentsDelta(key, arguments[at : at + chunk]) for at in range(0, len(arguments), chunk))
-            yield from _signed(key, family, part.name + arguments)
+            yield from (ev.ArgumentsDelta(key, piece) for piece in split_text(part.arguments, chunk))
+            yield from _signed(key, family, part.name + part.arguments)
         case WaitPart() | FramePart():
             yield part
             return

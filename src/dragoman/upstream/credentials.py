@@ -68,6 +68,17 @@ class CredentialFault(UpstreamFault):
         self.is_permanent = is_permanent
 
 
+class MissingCredential(CredentialFault):
+    """The gateway has no key or login for an upstream.
+
+    Clients get a 500: with a 401 they would take their own key for the wrong one.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.fault = Fault("server", message, 500)
+
+
 class SecretText:
     """A text that only `reveal` returns: logs, a repr or an f-string do not show it."""
 
@@ -96,6 +107,39 @@ class SecretText:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a secret cannot be pickled")
+
+
+class LazyCredential:
+    """A credential that is created at its first use, so that the user may log in after the gateway has started."""
+
+    def __init__(self, name: str, create: Callable[[str], Awaitable[Credential]]) -> None:
+        self.name, self._create = name, create
+        self._credential: Credential | None = None
+
+    @property
+    def expires_at(self) -> float | None:
+        return self._credential.expires_at if self._credential else None
+
+    async def sign(self, request: HttpRequest) -> HttpRequest:
+        if self._credential is None:
+            self._credential = await self._create(self.name)
+        return await self._credential.sign(request)
+
+    async def refused(self, status: int) -> bool:
+        return self._credential is not None and await self._credential.refused(status)
+
+    async def aclose(self) -> None:
+        credential = self._credential
+        if credential is not None and isinstance(credential, ClosableCredential):
+            await credential.aclose()
+
+    def describe(self) -> dict[str, Json]:
+        if self._credential is None:
+            return {"name": self.name, "type": "login", "state": "not used yet"}
+        return self._credential.describe()
+
+    def secrets(self) -> list[SecretText]:
+        return self._credential.secrets() if self._credential else []
 
 
 def with_headers(request: HttpRequest, headers: Headers) -> HttpRequest:
@@ -180,8 +224,8 @@ def mask_secrets(text: str, secrets: Iterable[str]) -> str:
 
 @lru_cache(maxsize=16)
 def _all_spellings(secrets: tuple[str, ...]) -> tuple[str, ...]:
-    found = {spelling for secret in secrets for spelling in encoded_forms(secret)}
-    return tuple(sorted(found, key=lambda each: (-len(each), each)))
+    spellings = {spelling for secret in secrets for spelling in encoded_forms(secret)}
+    return tuple(sorted(spellings, key=lambda each: (-len(each), each)))
 
 
 def encoded_forms(secret: str) -> set[str]:

@@ -15,8 +15,8 @@ def make_private_folder(path: Path) -> None:
     """Create the folder; make an existing one of this user private. Raises OSError."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = path.stat()
-    if os.name == "posix" and found.st_uid == os.geteuid() and found.st_mode & 0o077:
+    status = path.stat()
+    if os.name == "posix" and status.st_uid == os.geteuid() and status.st_mode & 0o077:
         path.chmod(0o700)
     for folder in missing:
         sync_folder(folder.parent)

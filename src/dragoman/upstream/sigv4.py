@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dragoman.errors import LocalMisuse
-from dragoman.upstream.credentials import CredentialFault, SecretText, with_headers
+from dragoman.upstream.credentials import CredentialFault, MissingCredential, SecretText, with_headers
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
@@ -80,7 +80,7 @@ class AwsCredential:
         self._region = region
         self._profile = profile
         self._used: tuple[SecretText, ...] = ()  # the keys of the last signature
-        self._found: Any = None
+        self._session_credentials: Any = None
         self._lock = Lock()
 
     def sign_blocking(self, request: HttpRequest) -> HttpRequest:
@@ -94,7 +94,7 @@ class AwsCredential:
 
     async def refused(self, status: int) -> bool:
         with self._lock:
-            self._found = None  # The next request looks for keys again: the operator may have logged in.
+            self._session_credentials = None  # The next request looks for keys again: the operator may have logged in.
         return not bearer_token()
 
     def describe(self) -> dict[str, Json]:
@@ -110,12 +110,12 @@ class AwsCredential:
         boto_error = _botocore("exceptions").BotoCoreError
         try:
             with self._lock:
-                if self._found is None:
+                if self._session_credentials is None:
                     session = _botocore("session").Session(profile=self._profile or None)
-                    self._found = session.get_credentials()
-                found = self._found
-            if found is not None:
-                keys = found.get_frozen_credentials()
+                    self._session_credentials = session.get_credentials()
+                credentials = self._session_credentials
+            if credentials is not None:
+                keys = credentials.get_frozen_credentials()
                 self._used = tuple(SecretText(each) for each in (keys.access_key, keys.secret_key, keys.token) if each)
                 return keys
         except boto_error as error:
@@ -124,4 +124,4 @@ class AwsCredential:
             raise CredentialFault(f"AWS credentials are not available: {error}{advice}") from None
         where = f"in the profile {self._profile!r}" if self._profile else "on this machine"
         advice = f"run `aws configure` or `aws sso login`, or set {BEARER_VARIABLE}"
-        raise CredentialFault(f"no AWS credentials were found {where}: {advice}")
+        raise MissingCredential(f"no AWS credentials were found {where}: {advice}")

@@ -122,8 +122,8 @@ _CODES: dict[type, tuple[int, Layout]] = {make: (code, layout) for code, (layout
 class EventStreamDecoder(Struct, eq=False):
     """Decodes bytes cut anywhere into frames. After an error the decoder stays failed."""
 
-    held: int = 0  # see FrameDecoder
-    _held: list[bytes] = []
+    buffered_bytes: int = 0  # see FrameDecoder
+    _pieces: list[bytes] = []
     _need: int = _PRELUDE_SIZE  # bytes that the next step requires
     _failed: BadFrame | None = None
 
@@ -135,13 +135,13 @@ class EventStreamDecoder(Struct, eq=False):
         """
         if self._failed is not None:
             raise self._failed
-        if self.held + len(chunk) < self._need:
-            self._held.append(chunk)
-            self.held += len(chunk)
+        if self.buffered_bytes + len(chunk) < self._need:
+            self._pieces.append(chunk)
+            self.buffered_bytes += len(chunk)
             return ()
-        if self._held:
-            chunk = b"".join([*self._held, chunk])
-            self._held, self.held = [], 0
+        if self._pieces:
+            chunk = b"".join([*self._pieces, chunk])
+            self._pieces, self.buffered_bytes = [], 0
         frames: list[Frame] = []
         begin, size = 0, len(chunk)
         self._need = _PRELUDE_SIZE
@@ -165,16 +165,16 @@ class EventStreamDecoder(Struct, eq=False):
             self._failed = failure
             return then_raise(frames, failure)
         if begin < size:
-            self._held, self.held = [chunk[begin:]], size - begin
+            self._pieces, self.buffered_bytes = [chunk[begin:]], size - begin
         return frames
 
     def close(self) -> Iterator[Frame]:
         """End the stream. Raises Truncated if it ended inside a message."""
         if self._failed is not None:
             raise self._failed
-        if self.held:
+        if self.buffered_bytes:
             need = f"at least {MIN_MESSAGE_SIZE}" if self._need < MIN_MESSAGE_SIZE else str(self._need)
-            raise Truncated(f"the stream ended inside a message, after {self.held} of {need} bytes")
+            raise Truncated(f"the stream ended inside a message, after {self.buffered_bytes} of {need} bytes")
         return iter(())
 
 

@@ -32,7 +32,7 @@ class FrameDecoder(Protocol):
     """Splits a byte stream into frames. At a bad frame it yields the frames before it, and then raises."""
 
     @property
-    def held(self) -> int:
+    def buffered_bytes(self) -> int:
         """The number of buffered bytes of an incomplete frame."""
 
     def feed(self, chunk: bytes) -> Iterable[Frame]:

@@ -246,8 +246,8 @@ def find_duplicate_name(data: bytes, tree: Json = None) -> str | None:
         return None
     try:
         _DUPLICATE_FINDER.decode(data.decode())
-    except _DuplicateName as found:
-        return found.name
+    except _DuplicateName as duplicate:
+        return duplicate.name
     except (RecursionError, ValueError):
         pass
     return None
@@ -354,8 +354,8 @@ def _decode_again(decoder: Callable[[bytes | str], T], data: bytes | str, error:
     """Decode with lone surrogates masked by text that msgspec accepts, then unmask them. Raises JsonError."""
     text = _text_of(data)
     if not isinstance(error, RecursionError) and (mark := _unused_character(text)):
-        masked, found = _mask(text, mark)
-        if found:
+        masked, was_masked = _mask(text, mark)
+        if was_masked:
             try:
                 return _unmask(decoder(masked), re.compile(mark + "(....)"))  # type: ignore[return-value]
             except DECODE_ERRORS as second:
@@ -371,17 +371,17 @@ def _unused_character(text: str) -> str:
 
 
 def _mask(text: str, mark: str) -> tuple[str, bool]:
-    found = False
+    is_masked = False
 
     def replace(match: re.Match[str]) -> str:
-        nonlocal found
+        nonlocal is_masked
         escaped, plain = match.groups()
         if escaped is None and plain is None:
             return match[0]
-        found = True
+        is_masked = True
         return f"{mark}{escaped or format(ord(plain), '04x')}"
 
-    return _ESCAPE.sub(replace, text), found
+    return _ESCAPE.sub(replace, text), is_masked
 
 
 def _unmask(value: object, masked: re.Pattern[str]) -> object:

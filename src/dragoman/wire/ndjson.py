@@ -20,12 +20,12 @@ class NdjsonDecoder:
     After FrameTooLong the decoder stays failed.
     """
 
-    __slots__ = ("_failed", "_max_frame", "_pieces", "held")
+    __slots__ = ("_failed", "_max_frame", "_pieces", "buffered_bytes")
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self._max_frame = max_frame
         self._pieces: list[bytes] = []  # of one unfinished line
-        self.held = 0  # see FrameDecoder
+        self.buffered_bytes = 0  # see FrameDecoder
         self._failed: FrameTooLong | None = None
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
@@ -37,14 +37,14 @@ class NdjsonDecoder:
             lines[0] = self._take() + lines[0]
         if rest:
             self._pieces.append(rest)
-            self.held += len(rest)
+            self.buffered_bytes += len(rest)
         frames: list[Frame] = []
         for line in lines:
             if len(line) > self._max_frame:
                 return then_raise(frames, self._failure())
             if data := line.strip():
                 frames.append(Frame("", data, line + b"\n"))
-        return iter(frames) if self.held <= self._max_frame else then_raise(frames, self._failure())
+        return iter(frames) if self.buffered_bytes <= self._max_frame else then_raise(frames, self._failure())
 
     def close(self) -> Iterator[Frame]:
         """Return the last line as a frame even without a line end, which some servers omit; `raw` gets one."""
@@ -55,7 +55,7 @@ class NdjsonDecoder:
 
     def _take(self) -> bytes:
         line = b"".join(self._pieces)
-        self._pieces, self.held = [], 0
+        self._pieces, self.buffered_bytes = [], 0
         return line
 
     def _failure(self) -> FrameTooLong:

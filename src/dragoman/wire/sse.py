@@ -45,14 +45,14 @@ class SseDecoder:
     `last_event_id` and `retry` are those of the last decoded block. After FrameTooLong the decoder stays failed.
     """
 
-    __slots__ = ("_failed", "_held", "_max_frame", "_steady", "_tail", "held", "last_event_id", "retry")
+    __slots__ = ("_failed", "_max_frame", "_pieces", "_steady", "_tail", "buffered_bytes", "last_event_id", "retry")
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self.last_event_id = ""
         self.retry: int | None = None
         self._max_frame = max_frame
-        self._held: list[bytes] = []  # pieces of one unfinished block
-        self.held = 0  # see FrameDecoder
+        self._pieces: list[bytes] = []  # pieces of one unfinished block
+        self.buffered_bytes = 0  # see FrameDecoder
         self._tail = b""  # the last bytes of the pieces
         self._steady = False  # False: a byte order mark may still follow, or the decoder has failed
         self._failed: FrameTooLong | None = None
@@ -60,14 +60,14 @@ class SseDecoder:
     @property
     def pending(self) -> bool:
         """Return whether a block has started but not ended. At the end of a stream it means a truncated frame."""
-        return bool(self._held)
+        return bool(self._pieces)
 
     def feed(self, chunk: bytes) -> Iterable[Frame]:
         """Return the frames that these bytes complete. A long one raises FrameTooLong after those before it."""
-        if not self._steady or self._held:
+        if not self._steady or self._pieces:
             joined = self._join(chunk)
             if joined is None:
-                return () if self.held <= self._max_frame else then_raise((), self._failure())
+                return () if self.buffered_bytes <= self._max_frame else then_raise((), self._failure())
             chunk = joined
         elif chunk.startswith(b"data: ") and chunk.endswith(b"\n\n") and len(chunk) <= self._max_frame:
             data = chunk[6:-2]
@@ -80,8 +80,8 @@ class SseDecoder:
         lines = chunk[6 : end - 2].split(b"\n\ndata: ") if chunk.startswith(b"data: ") else ()
         if chunk.count(b"\n", 0, end) == 2 * len(lines) > 0 and len(chunk) <= self._max_frame:
             # Every block is one line of data.
-            if end < len(chunk) or self._held:
-                self._hold(chunk[end:])
+            if end < len(chunk) or self._pieces:
+                self._set_pieces(chunk[end:])
             return [Frame("", line, b"data: " + line + b"\n\n") for line in lines]
         frames, is_whole = self._decode_lf_blocks(chunk)
         return frames if is_whole else then_raise(frames, self._failure())
@@ -94,20 +94,20 @@ class SseDecoder:
         """
         if self._failed is not None:
             raise self._failed
-        block = b"".join(self._held)
-        self._hold(b"")
+        block = b"".join(self._pieces)
+        self._set_pieces(b"")
         frame = self._block(block + (b"\n" if block.endswith((b"\n", b"\n\r")) else b"\n\n"))
         return iter(() if frame is None else (frame,))
 
     # --- blocks
 
-    def _hold(self, piece: bytes) -> None:
-        self._held = [piece] if piece else []
-        self.held = len(piece)
+    def _set_pieces(self, piece: bytes) -> None:
+        self._pieces = [piece] if piece else []
+        self.buffered_bytes = len(piece)
         self._tail = piece[-_LONGEST_UNDECIDED:]
 
     def _failure(self) -> FrameTooLong:
-        self._hold(b"")
+        self._set_pieces(b"")
         self._steady = False
         self._failed = FrameTooLong(f"a stream event is longer than {self._max_frame} bytes, which is the limit")
         return self._failed
@@ -117,20 +117,20 @@ class SseDecoder:
         if self._failed is not None:
             raise self._failed
         if not self._steady:
-            chunk = b"".join(self._held) + chunk
+            chunk = b"".join(self._pieces) + chunk
             if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
-                self._hold(chunk)
+                self._set_pieces(chunk)
                 return None
             self._steady = True
-            self._hold(b"")
+            self._set_pieces(b"")
             chunk = chunk.removeprefix(_BOM)
-        if not self._held:
+        if not self._pieces:
             return chunk
         probe = self._tail + chunk
-        self._held.append(chunk)
+        self._pieces.append(chunk)
         if _BLOCK_END.search(probe) if _CR in probe else b"\n\n" in probe:
-            return b"".join(self._held)
-        self.held += len(chunk)
+            return b"".join(self._pieces)
+        self.buffered_bytes += len(chunk)
         self._tail = probe[-_LONGEST_UNDECIDED:]
         return None
 
@@ -141,8 +141,8 @@ class SseDecoder:
         is_short = len(data) <= self._max_frame  # then no block is too long
         for block in blocks:
             if is_short and block.startswith(b"event: "):
-                name, found, line = block.partition(b"\ndata: ")
-                if found and _LF not in line and _LF not in name and len(name) <= _LONGEST_CACHED:
+                name, separator, line = block.partition(b"\ndata: ")
+                if separator and _LF not in line and _LF not in name and len(name) <= _LONGEST_CACHED:
                     frames.append(Frame(_name(name[7:]), line, block + b"\n\n"))
                     continue
             raw = block.lstrip(b"\n") + b"\n\n"
@@ -150,9 +150,9 @@ class SseDecoder:
                 return frames, False
             if (frame := self._block(raw)) is not None:
                 frames.append(frame)
-        if rest or self._held:
-            self._hold(rest.lstrip(b"\n"))
-        return frames, self.held <= self._max_frame
+        if rest or self._pieces:
+            self._set_pieces(rest.lstrip(b"\n"))
+        return frames, self.buffered_bytes <= self._max_frame
 
     def _decode_any_blocks(self, data: bytes) -> tuple[list[Frame], bool]:
         """Do the same for data with line ends of any kind."""
@@ -165,8 +165,8 @@ class SseDecoder:
                 return frames, False
             if (frame := self._block(raw)) is not None:
                 frames.append(frame)
-        self._hold(data[at:].lstrip(b"\r\n"))
-        return frames, self.held <= self._max_frame
+        self._set_pieces(data[at:].lstrip(b"\r\n"))
+        return frames, self.buffered_bytes <= self._max_frame
 
     def _block(self, raw: bytes) -> Frame | None:
         """Decode one complete block, line by line."""

@@ -44,12 +44,12 @@ def main(provider: str, hows: list[str]) -> None:
         "bedrock": bedrock,
     }[provider]()
     agent = create_agent(model, tools=[copy])
-    asked = {"messages": [{"role": "user", "content": PROMPT}]}
+    body = {"messages": [{"role": "user", "content": PROMPT}]}
     for how in hows:
         if how == "stream":
-            print("".join(piece.text for piece, _ in agent.stream(asked, stream_mode="messages")))
+            print("".join(piece.text for piece, _ in agent.stream(body, stream_mode="messages")))
         else:
-            print(agent.invoke(asked)["messages"][-1].text)
+            print(agent.invoke(body)["messages"][-1].text)
 
 
 if __name__ == "__main__":

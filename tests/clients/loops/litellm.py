@@ -14,28 +14,28 @@ def main(provider: str, how: str) -> str:
     import litellm
 
     tools = [{"type": "function", "function": {"name": "copy", "description": "Copy a file", "parameters": SCHEMA}}]
-    said: list[Any] = [{"role": "user", "content": PROMPT}]
+    messages: list[Any] = [{"role": "user", "content": PROMPT}]
     base = URL if provider == "anthropic" else f"{URL}/v1"
     while True:
         answer = litellm.completion(
             model=f"{provider}/{MODEL}",
             api_base=base,
             api_key=KEY,
-            messages=said,
+            messages=messages,
             tools=tools,
             stream=how == "stream",
             max_tokens=500,
             num_retries=0,
         )
         if how == "stream":
-            answer = litellm.stream_chunk_builder(list(answer), messages=said)
+            answer = litellm.stream_chunk_builder(list(answer), messages=messages)
         message = answer.choices[0].message
         if not message.tool_calls:
             return str(message.content)
-        said.append(message.model_dump(exclude_none=True))
+        messages.append(message.model_dump(exclude_none=True))
         for call in message.tool_calls:
             result = copy(**json.loads(call.function.arguments))
-            said.append({"role": "tool", "tool_call_id": call.id, "content": result})
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
 
 
 if __name__ == "__main__":

@@ -13,24 +13,26 @@ def anthropic(how: str) -> str:
     import anthropic
 
     tools: Any = [{"name": "copy", "description": "Copy a file", "input_schema": SCHEMA}]
-    said: Any = [{"role": "user", "content": PROMPT}]
+    messages: Any = [{"role": "user", "content": PROMPT}]
     client = anthropic.Anthropic(api_key=KEY, base_url=URL, max_retries=0)
     while True:
-        asked: Any = {"model": MODEL, "max_tokens": 500, "messages": said, "tools": tools}
+        body: Any = {"model": MODEL, "max_tokens": 500, "messages": messages, "tools": tools}
         if how == "stream":
-            with client.messages.stream(**asked) as stream:
+            with client.messages.stream(**body) as stream:
                 answer = stream.get_final_message()
         else:
-            answer = client.messages.create(**asked)
+            answer = client.messages.create(**body)
         calls = [block for block in answer.content if block.type == "tool_use"]
         if not calls:
             return "".join(block.text for block in answer.content if block.type == "text")
-        said.append({"role": "assistant", "content": answer.content})
-        results = [{"type": "tool_result", "tool_use_id": call.id, "content": copy(**_given(call))} for call in calls]
-        said.append({"role": "user", "content": results})
+        messages.append({"role": "assistant", "content": answer.content})
+        results = [
+            {"type": "tool_result", "tool_use_id": call.id, "content": copy(**_arguments(call))} for call in calls
+        ]
+        messages.append({"role": "user", "content": results})
 
 
-def _given(call: Any) -> dict[str, Any]:
+def _arguments(call: Any) -> dict[str, Any]:
     return dict(call.input)
 
 
@@ -38,45 +40,45 @@ def chat(how: str) -> str:
     import openai
 
     tools: Any = [{"type": "function", "function": {"name": "copy", "parameters": SCHEMA}}]
-    said: Any = [{"role": "user", "content": PROMPT}]
+    messages: Any = [{"role": "user", "content": PROMPT}]
     client = openai.OpenAI(api_key=KEY, base_url=f"{URL}/v1", max_retries=0)
     while True:
-        asked: Any = {"model": MODEL, "messages": said, "tools": tools}
+        body: Any = {"model": MODEL, "messages": messages, "tools": tools}
         if how == "stream":
-            with client.chat.completions.stream(**asked, stream_options={"include_usage": True}) as stream:
+            with client.chat.completions.stream(**body, stream_options={"include_usage": True}) as stream:
                 answer: Any = stream.get_final_completion()
         else:
-            answer = client.chat.completions.create(**asked)
+            answer = client.chat.completions.create(**body)
         message = answer.choices[0].message
         if not message.tool_calls:
             return str(message.content)
-        said.append(message.model_dump(exclude_none=True, exclude={"parsed"}))
+        messages.append(message.model_dump(exclude_none=True, exclude={"parsed"}))
         for call in message.tool_calls:
             result = copy(**json.loads(call.function.arguments))
-            said.append({"role": "tool", "tool_call_id": call.id, "content": result})
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
 
 
 def responses(how: str) -> str:
     import openai
 
     tools: Any = [{"type": "function", "name": "copy", "parameters": SCHEMA, "strict": False}]
-    said: Any = [{"role": "user", "content": PROMPT}]
+    items: Any = [{"role": "user", "content": PROMPT}]
     client = openai.OpenAI(api_key=KEY, base_url=f"{URL}/v1", max_retries=0)
     while True:
-        asked: Any = {"model": MODEL, "input": said, "tools": tools, "store": False}
+        body: Any = {"model": MODEL, "input": items, "tools": tools, "store": False}
         if how == "stream":
-            with client.responses.stream(**asked) as stream:
+            with client.responses.stream(**body) as stream:
                 stream.until_done()
                 answer: Any = stream.get_final_response()
         else:
-            answer = client.responses.create(**asked)
+            answer = client.responses.create(**body)
         calls = [item for item in answer.output if item.type == "function_call"]
         if not calls:
             return str(answer.output_text)
-        said += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in answer.output]
+        items += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in answer.output]
         for call in calls:
             result = copy(**json.loads(call.arguments))
-            said.append({"type": "function_call_output", "call_id": call.call_id, "output": result})
+            items.append({"type": "function_call_output", "call_id": call.call_id, "output": result})
 
 
 def boto3(how: str) -> str:
@@ -90,19 +92,19 @@ def boto3(how: str) -> str:
         aws_secret_access_key=KEY,
     )
     spec = {"name": "copy", "description": "Copy a file", "inputSchema": {"json": SCHEMA}}
-    said: Any = [{"role": "user", "content": [{"text": PROMPT}]}]
+    messages: Any = [{"role": "user", "content": [{"text": PROMPT}]}]
     while True:
-        asked: Any = {"modelId": MODEL, "messages": said, "toolConfig": {"tools": [{"toolSpec": spec}]}}
+        body: Any = {"modelId": MODEL, "messages": messages, "toolConfig": {"tools": [{"toolSpec": spec}]}}
         if how == "stream":
-            blocks = gathered(client.converse_stream(**asked)["stream"])
+            blocks = gathered(client.converse_stream(**body)["stream"])
         else:
-            blocks = client.converse(**asked)["output"]["message"]["content"]
+            blocks = client.converse(**body)["output"]["message"]["content"]
         calls = [block["toolUse"] for block in blocks if "toolUse" in block]
         if not calls:
             return "".join(block.get("text", "") for block in blocks)
         results = [{"toolUseId": call["toolUseId"], "content": [{"text": copy(**call["input"])}]} for call in calls]
-        said.append({"role": "assistant", "content": blocks})
-        said.append({"role": "user", "content": [{"toolResult": result} for result in results]})
+        messages.append({"role": "assistant", "content": blocks})
+        messages.append({"role": "user", "content": [{"toolResult": result} for result in results]})
 
 
 def gathered(stream: Any) -> list[Any]:

@@ -50,8 +50,8 @@ def test_it_may_be_quiet_and_ask_for_whole_answers(more: list[str], capsys: pyte
 
 def test_the_result_may_be_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert command("hi", "--json", "--quiet") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["status"], told["text"]) == ("done", "You said: hi")
+    document = json.loads(capsys.readouterr().out)
+    assert (document["status"], document["text"]) == ("done", "You said: hi")
 
 
 def test_the_question_may_come_from_standard_input(

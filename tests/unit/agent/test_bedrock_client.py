@@ -89,7 +89,7 @@ def test_a_missing_field_is_named_with_what_came(shape: Any, fields: Any, messag
 
 @pytest.mark.parametrize("shape", [flat, true])
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("body", "message"),
     [
         ({}, {}),
         (None, {}),
@@ -101,8 +101,8 @@ def test_a_missing_field_is_named_with_what_came(shape: Any, fields: Any, messag
         (3, {"raw_arguments": "3"}),
     ],
 )
-def test_an_input_that_is_no_object_becomes_one(shape: Any, given: Any, told: Any) -> None:
-    assert BedrockClient().parse_tool_use(response(shape(toolUseId="t", name="q", input=given)))["input"] == told
+def test_an_input_that_is_no_object_becomes_one(shape: Any, body: Any, message: Any) -> None:
+    assert BedrockClient().parse_tool_use(response(shape(toolUseId="t", name="q", input=body)))["input"] == message
 
 
 def test_an_input_that_is_left_out_is_empty() -> None:
@@ -136,15 +136,15 @@ def test_a_response_of_another_shape_is_never_an_attribute_error(bad: Any) -> No
 
 def test_the_words_of_the_document() -> None:
     client = BedrockClient()
-    for given, words in (
+    for content, words in (
         ({"unexpected": 1}, "Bedrock response missing expected path: 'output'"),
         ({"output": {"message": {"content": {}}}}, "Bedrock response 'content' is not a list"),
         (response({"text": "hi"}), "No tool_use block found in Bedrock response"),
     ):
         with pytest.raises(BedrockResponseError) as refused:
-            client.parse_tool_use(given)
+            client.parse_tool_use(content)
         assert str(refused.value) == words
-        assert refused.value.response == given
+        assert refused.value.response == content
         assert refused.value.field is None
 
 

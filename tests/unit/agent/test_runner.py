@@ -55,12 +55,12 @@ from tests.unit.dialects.bedrock_wire import CLAUDE
 class Scripted:
     """A client that gives one answer after the other, and keeps what it was asked."""
 
-    def __init__(self, *answers: list[Event]) -> None:
-        self._answers = list(answers)
-        self.asked: list[Conversation] = []
+    def __init__(self, *events: list[Event]) -> None:
+        self._answers = list(events)
+        self.requests: list[Conversation] = []
 
     def ask(self, conversation: Conversation, timeout: float | None = None) -> Iterator[Events]:
-        self.asked.append(conversation)
+        self.requests.append(conversation)
         for event in self._answers.pop(0):
             yield (event,)
 
@@ -180,18 +180,18 @@ def test_a_question_is_answered_with_the_help_of_tools() -> None:
     assert (result.status, result.text, result.error) == ("done", "Sunny.", "")
     assert [step.status for step in result.steps] == ["tool_use", "done"]
     assert result.usage == Usage(20, 10)
-    assert [message.role for message in client.asked[1].messages] == ["user", "assistant", "user"]
-    assert results(client.asked[1]) == [
+    assert [message.role for message in client.requests[1].messages] == ["user", "assistant", "user"]
+    assert results(client.requests[1]) == [
         ToolResult("a", (Text("Oslo is sunny"),)),
         ToolResult("b", (Text("Rome is sunny"),)),
     ]
-    assert client.asked[0].system == (Text("Be kind."),)
-    assert [tool.name for tool in client.asked[0].tools] == ["get"]  # type: ignore[union-attr]
+    assert client.requests[0].system == (Text("Be kind."),)
+    assert [tool.name for tool in client.requests[0].tools] == ["get"]  # type: ignore[union-attr]
     assert result.conversation.messages[-1] == Message("assistant", (Text("Sunny."),))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ("", "missing a required argument"),
         ("[1]", "expected a JSON object, got '[1]'"),
@@ -199,11 +199,11 @@ def test_a_question_is_answered_with_the_help_of_tools() -> None:
         ("no", "expected a JSON object, got 'no'"),
     ],
 )
-def test_arguments_that_are_no_object_follow_the_rule(arguments: str, told: str) -> None:
+def test_arguments_that_are_no_object_follow_the_rule(arguments: str, message: str) -> None:
     client = Scripted(answer(("a", "get", arguments)), answer("ok"))
     AgentRunner(client, [get], model="m").run("x")
-    (result,) = results(client.asked[1])
-    assert told in result.content[0].text  # type: ignore[union-attr]
+    (result,) = results(client.requests[1])
+    assert message in result.content[0].text  # type: ignore[union-attr]
 
 
 def test_a_tool_that_fails_is_an_error_result_and_the_run_goes_on() -> None:
@@ -212,7 +212,7 @@ def test_a_tool_that_fails_is_an_error_result_and_the_run_goes_on() -> None:
 
     client = Scripted(answer(("a", "fail", "{}")), answer("Sorry."))
     result = AgentRunner(client, [fail], model="m").run("x")
-    assert results(client.asked[1]) == [ToolResult("a", (Text("RuntimeError: no luck"),), is_error=True)]
+    assert results(client.requests[1]) == [ToolResult("a", (Text("RuntimeError: no luck"),), is_error=True)]
     assert result.text == "Sorry."
 
 
@@ -222,7 +222,7 @@ def test_a_tool_that_ends_its_thread_is_answered_too() -> None:
 
     client = Scripted(answer(("a", "leave", "{}")), answer("ok"))
     AgentRunner(client, [leave], model="m").run("x")
-    assert results(client.asked[1])[0].is_error
+    assert results(client.requests[1])[0].is_error
 
 
 def test_calls_run_side_by_side_and_are_answered_in_their_order() -> None:
@@ -235,7 +235,7 @@ def test_calls_run_side_by_side_and_are_answered_in_their_order() -> None:
 
     client = Scripted(answer(*[(f"c{n}", "meet", f'{{"n":{n}}}') for n in range(3)]), answer("ok"))
     AgentRunner(client, [meet], model="m").run("x")
-    assert [(each.call_id, each.content) for each in results(client.asked[1])] == [
+    assert [(each.call_id, each.content) for each in results(client.requests[1])] == [
         (f"c{n}", (Text(str(n)),)) for n in range(3)
     ]
 
@@ -297,7 +297,7 @@ def test_an_answer_that_the_limit_cut_says_so() -> None:
 def test_a_pause_is_gone_on_with() -> None:
     client = Scripted(answer("one", why=StopReason.PAUSE), answer("two"))
     assert AgentRunner(client, model="m").run("x").text == "two"
-    assert client.asked[1].messages[-1].role == "assistant"
+    assert client.requests[1].messages[-1].role == "assistant"
 
 
 def test_reasoning_goes_back_with_its_seal() -> None:
@@ -311,7 +311,7 @@ def test_reasoning_goes_back_with_its_seal() -> None:
     first = answer(("a", "get", '{"city":"x"}'))
     client = Scripted([first[0], *thought, *first[1:]], answer("ok"))
     AgentRunner(client, [get], model="m").run("x")
-    assert client.asked[1].messages[1].blocks[0] == Reasoning("hm", "bedrock", signature)
+    assert client.requests[1].messages[1].blocks[0] == Reasoning("hm", "bedrock", signature)
 
 
 @pytest.mark.parametrize(
@@ -394,9 +394,9 @@ def run_against(dialect: str, stream: bool, script: str = "", **more: Any) -> tu
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("dialect", ["bedrock", "anthropic", "openai", "bedrock.invoke"])
 def test_the_same_runner_runs_through_any_dialect(dialect: str, stream: bool) -> None:
-    result, asked = run_against(dialect, stream)
+    result, requests = run_against(dialect, stream)
     assert (result.status, result.text) == ("done", "The tool answered: Oslo is sunny")
-    assert asked == 2
+    assert requests == 2
     assert len(results(result.conversation)) == len(calls(result.conversation)) == 1
 
 
@@ -423,10 +423,10 @@ def test_the_same_runner_runs_through_any_dialect(dialect: str, stream: bool) ->
     ],
 )
 def test_trouble_on_the_wire_is_a_clear_sentence(script: str, words: str) -> None:
-    result, asked = run_against("bedrock", True, script)
+    result, requests = run_against("bedrock", True, script)
     assert result.status == "error"
     assert words in result.error
-    assert asked == 1
+    assert requests == 1
     assert calls(result.conversation) == []
 
 

@@ -198,5 +198,5 @@ def test_an_unknown_tool_is_answered_with_the_tools_there_are() -> None:
 
 
 def test_a_tool_may_be_made_by_hand() -> None:
-    tool = Tool("sum", lambda **given: sum(given.values()), "Adds.", {"type": "object"})
+    tool = Tool("sum", lambda **numbers: sum(numbers.values()), "Adds.", {"type": "object"})
     assert Toolbox([tool]).call("sum", {"a": 1, "b": 2}) == ((Text("3"),), False)

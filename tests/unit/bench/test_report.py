@@ -86,12 +86,12 @@ def test_the_tables_say_who_is_cheaper_and_the_page_keeps_what_stands_around_the
 
     report.write_page(block, "May", 1, page)
 
-    said = page.read_text()
-    assert said.startswith("before\n")
-    assert said.endswith("after\n")
-    assert "last year" not in said
-    assert "| holds" in said
-    assert "1.5 " in said  # two workers to one
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "last year" not in text
+    assert "| holds" in text
+    assert "1.5 " in text  # two workers to one
 
 
 def test_results_for_programs_are_json_without_nan(tmp_path: Path) -> None:

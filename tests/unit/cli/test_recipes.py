@@ -22,7 +22,8 @@ from dragoman.cli.client_setup import (
     shell_key,
 )
 from dragoman.cli.detection import detect_upstreams
-from dragoman.cli.run import child_environment, is_served, run_child
+from dragoman.cli.model_choice import KnownModels
+from dragoman.cli.run import child_environment, run_child
 from dragoman.gateway.config import build_config
 from dragoman.gateway.listing import ModelEntry
 
@@ -30,7 +31,7 @@ URL, KEY, MODEL = "http://127.0.0.1:1", "dgm_the-key", "m-1"
 EVERY = pytest.mark.parametrize("recipe", [*CLIENTS, *SDKS, ANY_COMMAND], ids=lambda recipe: recipe.name)
 
 
-def made(recipe: ClientSetup, **more: object) -> ChildSetup:
+def setup_of(recipe: ClientSetup, **more: object) -> ChildSetup:
     return fill_setup(recipe, url=URL, key=KEY, model=MODEL, **more)  # type: ignore[arg-type]
 
 
@@ -38,9 +39,9 @@ def made(recipe: ClientSetup, **more: object) -> ChildSetup:
 def test_a_recipe_is_filled_in_whole_gives_the_key_by_variable_only_and_takes_away_nothing_it_gives(
     recipe: ClientSetup,
 ) -> None:
-    for asked in ("", "another"):
+    for requested in ("", "another"):
         for answered in (True, False):
-            done = made(recipe, requested=asked, is_served=lambda name, yes=answered: yes)
+            done = setup_of(recipe, requested=requested, is_served=lambda name, yes=answered: yes)
             text = " ".join([*done.env.values(), *done.args])
             assert not re.search(r"\{(url|key|model|models)\}", text)
             assert KEY in done.env.values()
@@ -51,7 +52,7 @@ def test_a_recipe_is_filled_in_whole_gives_the_key_by_variable_only_and_takes_aw
 
 @EVERY
 def test_addresses_end_where_the_family_of_sdks_wants_them_to(recipe: ClientSetup) -> None:
-    for name, value in made(recipe).env.items():
+    for name, value in setup_of(recipe).env.items():
         if name in ("ANTHROPIC_BASE_URL", "ANTHROPIC_HOST", "GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL"):
             assert value == URL
         if name in ("OPENAI_BASE_URL", "OPENAI_API_BASE"):
@@ -60,14 +61,14 @@ def test_addresses_end_where_the_family_of_sdks_wants_them_to(recipe: ClientSetu
 
 @pytest.mark.parametrize("recipe", CLIENTS, ids=lambda recipe: recipe.name)
 def test_a_wanted_model_reaches_the_client(recipe: ClientSetup) -> None:
-    done = made(recipe, requested="wanted-model")
+    done = setup_of(recipe, requested="wanted-model")
     assert "wanted-model" in " ".join([*done.env.values(), *done.args])
 
 
 def test_a_clients_own_names_stay_while_somebody_answers_them() -> None:
     claude = find_setup("claude", {})
-    assert "ANTHROPIC_MODEL" not in made(claude).env
-    some = made(claude, is_served=lambda name: "haiku" not in name)
+    assert "ANTHROPIC_MODEL" not in setup_of(claude).env
+    some = setup_of(claude, is_served=lambda name: "haiku" not in name)
     assert some.env["ANTHROPIC_DEFAULT_HAIKU_MODEL"] == MODEL
     assert "ANTHROPIC_DEFAULT_OPUS_MODEL" not in some.env
 
@@ -79,7 +80,7 @@ def test_a_client_is_known_by_the_name_of_its_file() -> None:
 
 def test_opencode_is_told_the_models_and_their_limits_where_both_are_known() -> None:
     listed = [ModelEntry("a", "u", "openai", "a", 10, 5), ModelEntry("b", "u", "openai", "b", 10)]
-    text = made(find_setup("opencode", {}), listed=listed).env["OPENCODE_CONFIG_CONTENT"]
+    text = setup_of(find_setup("opencode", {}), listed=listed).env["OPENCODE_CONFIG_CONTENT"]
     models = json.loads(text)["provider"]["dragoman"]["models"]
     assert models == {
         MODEL: {"name": MODEL},
@@ -90,14 +91,14 @@ def test_opencode_is_told_the_models_and_their_limits_where_both_are_known() -> 
 
 def test_a_name_that_a_service_with_a_closed_list_does_not_have_is_not_answered() -> None:
     text = '[upstreams.kiro]\npreset = "kiro"\n'
-    config = build_config(text, None, {"HOME": "/nowhere"}, {}).config
-    assert is_served(config, "claude-sonnet-4-5")
-    assert not is_served(config, "claude-opus-5-5")
-    assert not is_served(config, "gpt-4o")
+    known = KnownModels(build_config(text, None, {"HOME": "/nowhere"}, {}).config)
+    assert known.is_served("claude-sonnet-4-5")
+    assert not known.is_served("claude-opus-5-5")
+    assert not known.is_served("gpt-4o")
 
 
 @pytest.mark.parametrize(
-    ("given", "spared"),
+    ("environment", "spared"),
     [
         ({}, None),
         ({"http_proxy": "http://p"}, "127.0.0.1,localhost,::1"),
@@ -105,8 +106,8 @@ def test_a_name_that_a_service_with_a_closed_list_does_not_have_is_not_answered(
         ({"HTTPS_PROXY": "http://p", "NO_PROXY": "*"}, "*"),
     ],
 )
-def test_loopback_is_spared_from_proxies(given: dict[str, str], spared: str | None) -> None:
-    child = child_environment(given, ChildSetup({}, (), ()), set())
+def test_loopback_is_spared_from_proxies(environment: dict[str, str], spared: str | None) -> None:
+    child = child_environment(environment, ChildSetup({}, (), ()), set())
     assert child.get("NO_PROXY") == child.get("no_proxy") == spared
 
 
@@ -138,8 +139,8 @@ def test_a_variable_of_white_space_is_no_key(tmp_path: Path) -> None:
 def test_init_leaves_a_link_to_nowhere_alone(bare: Path) -> None:
     link = bare / "config.toml"
     link.symlink_to(bare / "not-there-yet")
-    asked = Namespace(config=link, yes=True, only_print=False, force=False)
-    assert init.run(asked) == 1
+    arguments = Namespace(config=link, yes=True, only_print=False, force=False)
+    assert init.run(arguments) == 1
     assert link.is_symlink()
 
 

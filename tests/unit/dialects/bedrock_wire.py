@@ -69,9 +69,9 @@ def _bytes(item: Any) -> bytes:
     return encode_event(kind.removeprefix("!"), json.dumps(data).encode(), error=kind.startswith("!"))
 
 
-def decode_stream(data: bytes, asked: Conversation = REQUEST) -> list[Event]:
+def decode_stream(data: bytes, conversation: Conversation = REQUEST) -> list[Event]:
     """The events of a stream, without the places of blocks."""
-    reader = StreamReader(DIALECT.binding.frame_decoder(), DIALECT.codec.decoder(asked, SYSTEM_ENVIRONMENT))
+    reader = StreamReader(DIALECT.binding.frame_decoder(), DIALECT.codec.decoder(conversation, SYSTEM_ENVIRONMENT))
     events = [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
     return [structs.replace(event, wire_index=None) if isinstance(event, BlockStarted) else event for event in events]
 

@@ -121,10 +121,10 @@ def exception(kind: str, **body: Any) -> bytes:
     return encode_event(kind, json.dumps(body).encode(), error=True)
 
 
-def decode_stream(data: bytes, asked: Conversation | None = None, **settings: Any) -> Events:
+def decode_stream(data: bytes, conversation: Conversation | None = None, **settings: Any) -> Events:
     """Return the events of a stream. Raises the fault of its last event, if any."""
     codec = KiroCodec(**settings)
-    decoder = codec.decoder(asked or Conversation(MODEL, ()), fixed_environment())
+    decoder = codec.decoder(conversation or Conversation(MODEL, ()), fixed_environment())
     cutter = EventStreamDecoder()
     events: list[Event] = []
     for frame in cutter.feed(data):
@@ -133,13 +133,13 @@ def decode_stream(data: bytes, asked: Conversation | None = None, **settings: An
     return (*events, *decoder.close(None))
 
 
-def client_stream(data: bytes, made: Plan | None = None, target: str = "anthropic") -> bytes:
+def client_stream(data: bytes, planned: Plan | None = None, target: str = "anthropic") -> bytes:
     """The client's stream for an upstream's bytes."""
     from dragoman import dialects
     from dragoman.translate import plan
 
-    made = made or plan(dialects.get(target), DIALECT, Conversation(MODEL, ()))  # type: ignore[attr-defined]
-    answer = ResponseTranslator(made, fixed_environment())
+    planned = planned or plan(dialects.get(target), DIALECT, Conversation(MODEL, ()))  # type: ignore[attr-defined]
+    answer = ResponseTranslator(planned, fixed_environment())
     return answer.feed(data) + answer.close()
 
 

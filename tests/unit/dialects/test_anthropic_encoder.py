@@ -36,7 +36,7 @@ from dragoman.model.events import (
 from dragoman.wire.frame import Frame
 
 CODEC, BINDING = DIALECT.codec, DIALECT.binding
-ASKED = Conversation("asked-model", ())
+REQUEST = Conversation("asked-model", ())
 STILL = Environment(new_id=lambda prefix: prefix + "new", now=lambda: 0)
 STARTED = Started("msg_1", "claude", Usage(10, 1))
 SERVER_TOOL: dict[str, Any] = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"query": "x"}}
@@ -70,7 +70,7 @@ RICH: Events = (
 
 
 def encode(*events: Event) -> bytes:
-    encoder = CODEC.encoder(ASKED, STILL)
+    encoder = CODEC.encoder(REQUEST, STILL)
     return b"".join(BINDING.encode_frame(payload) for event in events for payload in encoder.feed((event,)))
 
 
@@ -84,7 +84,7 @@ def encoded(*events: Event) -> list[dict[str, Any]]:
 
 
 def decoded(data: bytes) -> Events:
-    reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(ASKED, STILL))
+    reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(REQUEST, STILL))
     return tuple(event for step in [*reader.feed(data), *reader.close()] for event in step.events)
 
 
@@ -158,7 +158,7 @@ def test_the_official_client_reads_the_stream(name: str) -> None:
         else (*STREAMS[name][:-1], Stopped(Stop(StopReason.END)), FINISHED)
     )
     message = final_message(encode(*STREAMS[name]))
-    mine = json.loads(CODEC.render_reply(reply, ASKED, STILL))
+    mine = json.loads(CODEC.render_reply(reply, REQUEST, STILL))
     theirs = message.to_dict()
     if name == "cut call":
         assert theirs["content"][0]["input"] == {}
@@ -226,7 +226,7 @@ def test_nothing_follows_an_error() -> None:
 
 
 def test_a_ping_has_no_content() -> None:
-    encoder = CODEC.encoder(ASKED, STILL)
+    encoder = CODEC.encoder(REQUEST, STILL)
     ping = encoder.ping()
     assert ping is not None
     assert BINDING.encode_frame(ping) == b'event: ping\ndata: {"type": "ping"}\n\n'
@@ -269,7 +269,10 @@ def test_a_signature_without_a_block_is_a_misuse(signature: Signature) -> None:
 
 def forwarded(data: bytes, drop: int | None = None, change: bool = False) -> bytes:
     """Relay a stream in the same dialect, with a filter that drops one block or changes the stop reason."""
-    reader, encoder = StreamReader(BINDING.frame_decoder(), CODEC.decoder(ASKED, STILL)), CODEC.encoder(ASKED, STILL)
+    reader, encoder = (
+        StreamReader(BINDING.frame_decoder(), CODEC.decoder(REQUEST, STILL)),
+        CODEC.encoder(REQUEST, STILL),
+    )
     out = b""
     for step in [*reader.feed(data), *reader.close()]:
         events = tuple(event for event in step.events if drop is None or getattr(event, "key", None) != drop)

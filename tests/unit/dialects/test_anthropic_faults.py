@@ -283,28 +283,28 @@ TOOLS: list[dict[str, Any]] = [
 ]
 
 
-def asked(tool: dict[str, Any]) -> dict[str, Any]:
+def body_with(tool: dict[str, Any]) -> dict[str, Any]:
     return {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "go"}], "tools": [tool]}
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool["type"])
 def test_l3_a_tool_that_the_client_runs_is_offered_as_a_function(tool: dict[str, Any], target: str) -> None:
-    made = translate_request(asked(tool), source="anthropic", target=target)
+    translation = translate_request(body_with(tool), source="anthropic", target=target)
     name = tool.get("name") or tool["function"]["name"]
-    assert f'"name":"{name}"' in made.raw.decode()
-    rules = [note.rule for note in made.notes]
+    assert f'"name":"{name}"' in translation.raw.decode()
+    rules = [note.rule for note in translation.notes]
     assert "tools.as_function" in rules and "foreign.tool" not in rules
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool["type"])
 def test_such_a_tool_is_unchanged_in_the_same_dialect(tool: dict[str, Any]) -> None:
-    made = translate_request(asked(tool), source="anthropic", target="anthropic")
-    assert made.body["tools"] == [tool] and not made.notes
+    translation = translate_request(body_with(tool), source="anthropic", target="anthropic")
+    assert translation.body["tools"] == [tool] and not translation.notes
 
 
 def test_a_tool_that_the_service_runs_is_no_function() -> None:
-    made = translate_request(
-        asked({"type": "web_search_20250305", "name": "web_search"}), source="anthropic", target="openai"
+    translation = translate_request(
+        body_with({"type": "web_search_20250305", "name": "web_search"}), source="anthropic", target="openai"
     )
-    assert "foreign.tool" in [note.rule for note in made.notes] and "tools" not in made.body
+    assert "foreign.tool" in [note.rule for note in translation.notes] and "tools" not in translation.body

@@ -199,7 +199,7 @@ def test_unknown_fields_of_known_objects_round_trip() -> None:
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "extra",
     [
         {"thinking": {"type": "dreaming", "depth": 3}},
         {"output_config": {"format": {"type": "grammar", "rules": "x"}}},
@@ -216,8 +216,8 @@ def test_unknown_fields_of_known_objects_round_trip() -> None:
         {"tools": [{"type": "custom_20990101", "no": "name"}]},
     ],
 )
-def test_unknown_forms_round_trip_whole(kept: dict[str, Any]) -> None:
-    body = {"max_tokens": 1, "messages": [{"role": "user", "content": "x"}], **kept}
+def test_unknown_forms_round_trip_whole(extra: dict[str, Any]) -> None:
+    body = {"max_tokens": 1, "messages": [{"role": "user", "content": "x"}], **extra}
     assert written(read({"model": "m", **body})) == body
 
 
@@ -417,7 +417,7 @@ def test_the_id_of_a_result_is_the_first_that_is_set(ids: dict[str, Any], expect
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "kept"),
+    ("fields", "error", "extra"),
     [
         ({}, False, {}),
         ({"status": "success"}, False, {}),
@@ -429,11 +429,11 @@ def test_the_id_of_a_result_is_the_first_that_is_set(ids: dict[str, Any], expect
         ({"status": "error", "is_error": False}, True, {}),
     ],
 )
-def test_the_status_of_a_result_sets_is_error(fields: dict[str, Any], error: bool, kept: dict[str, Any]) -> None:
+def test_the_status_of_a_result_sets_is_error(fields: dict[str, Any], error: bool, extra: dict[str, Any]) -> None:
     (block,) = ask(_result_in_user(fields)).messages[0].blocks
     assert isinstance(block, ToolResult)
     assert block.is_error is error
-    assert (dict(block.extra.fields) if block.extra else {}) == kept
+    assert (dict(block.extra.fields) if block.extra else {}) == extra
 
 
 @pytest.mark.parametrize(

@@ -365,8 +365,8 @@ LOOP = (Message("assistant", (THOUGHT, CALL)), RESULT, Message("assistant", (CAL
 
 
 def thinking_of(*messages: Message) -> Thinking:
-    asked = Conversation("m", (USER, *messages), thinking=Thinking("on", "", 1024), max_tokens=9000)
-    return run(FitThinkingBudget(Capabilities(min_thinking_budget=1024)), asked)[0].thinking
+    conversation = Conversation("m", (USER, *messages), thinking=Thinking("on", "", 1024), max_tokens=9000)
+    return run(FitThinkingBudget(Capabilities(min_thinking_budget=1024)), conversation)[0].thinking
 
 
 def test_only_the_first_message_of_a_tool_loop_must_start_with_thinking() -> None:
@@ -391,10 +391,10 @@ def test_thinking_that_one_loop_turned_off_stays_off() -> None:
 
 
 def test_sampling_settings_that_exclude_thinking_are_dropped() -> None:
-    asked = Conversation(
+    conversation = Conversation(
         "m", (USER,), thinking=Thinking("adaptive"), sampling={"temperature": 0.5, "top_k": 4, "top_p": 0.5}
     )
-    settled, rules = run(FitThinkingBudget(Capabilities(min_thinking_budget=1024)), asked)
+    settled, rules = run(FitThinkingBudget(Capabilities(min_thinking_budget=1024)), conversation)
     assert settled.sampling == {}
     assert set(rules) == {"thinking.knob"}
 
@@ -421,7 +421,7 @@ def test_an_empty_conversation_gets_a_user_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("thinking", "expected"),
     [
         (Thinking("default", "high", 4096), Thinking("on", "high", 4096)),
         (Thinking("off", "", 4096, show=True), Thinking("off")),
@@ -430,10 +430,10 @@ def test_an_empty_conversation_gets_a_user_message() -> None:
         (Thinking("between_tools", show=False), Thinking("between_tools")),
     ],
 )
-def test_thinking_settings_are_made_compatible(asked: Thinking, expected: Thinking) -> None:
+def test_thinking_settings_are_made_compatible(thinking: Thinking, expected: Thinking) -> None:
     settled, rules = run(
         FitThinkingBudget(Capabilities(min_thinking_budget=1024)),
-        Conversation("m", (USER,), thinking=asked, max_tokens=9000),
+        Conversation("m", (USER,), thinking=thinking, max_tokens=9000),
     )
     assert settled.thinking == expected
     assert rules == ["thinking.words"]
@@ -451,7 +451,7 @@ def test_thinking_settings_are_made_compatible(asked: Thinking, expected: Thinki
     ],
 )
 def test_reasoning_has_one_of_two_forms(block: Block, expected: Block | None) -> None:
-    asked = Conversation("m", (USER, Message("assistant", (block,))))
-    settled, _ = run(FitAnthropicReasoning(), asked)
+    conversation = Conversation("m", (USER, Message("assistant", (block,))))
+    settled, _ = run(FitAnthropicReasoning(), conversation)
     assert settled.messages[1].blocks == (expected or Text("."),)
     CODEC.render_request(settled)

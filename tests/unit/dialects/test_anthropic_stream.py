@@ -36,7 +36,7 @@ from dragoman.wire.frame import Frame
 from tests.wrong_values import WRONG_VALUES, body_paths, dotted_path, with_value
 
 CODEC, BINDING = DIALECT.codec, DIALECT.binding
-ASKED = Conversation("asked-model", ())
+REQUEST = Conversation("asked-model", ())
 
 START = {
     "type": "message_start",
@@ -121,7 +121,7 @@ def frame(data: Any, kind: str | None = None) -> Frame:
 
 
 def read(data: bytes, *cuts: int) -> Events:
-    reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(ASKED, SYSTEM_ENVIRONMENT))
+    reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(REQUEST, SYSTEM_ENVIRONMENT))
     edges = [0, *cuts, len(data)]
     steps = [step for a, b in itertools.pairwise(edges) for step in reader.feed(data[a:b])]
     return placeless([event for step in [*steps, *reader.close()] for event in step.events])
@@ -133,7 +133,7 @@ def placeless(events: list[Event]) -> Events:
 
 def decode(*frames: dict[str, Any]) -> Events:
     """All events, without places; a violation is raised, and the grammar is checked on the way."""
-    decoder, grammar, out = CODEC.decoder(ASKED, SYSTEM_ENVIRONMENT), EventOrderCheck(), list[Event]()
+    decoder, grammar, out = CODEC.decoder(REQUEST, SYSTEM_ENVIRONMENT), EventOrderCheck(), list[Event]()
     for each in frames:
         events = decoder.feed(frame(each)) or ()
         grammar.check(events)
@@ -199,7 +199,7 @@ def test_frames_without_an_event_line_are_read_by_their_type() -> None:
 @pytest.mark.parametrize("data", [b"null", b"", b"[DONE]", b" null "])
 def test_a_frame_without_content_is_not_relayed(data: bytes) -> None:
     for kind in ("", "content_block_delta", "message_stop"):
-        assert CODEC.decoder(ASKED, SYSTEM_ENVIRONMENT).feed(Frame(kind, data, b"")) is None
+        assert CODEC.decoder(REQUEST, SYSTEM_ENVIRONMENT).feed(Frame(kind, data, b"")) is None
 
 
 def test_a_later_signature_replaces_the_one_before() -> None:
@@ -367,7 +367,7 @@ def test_a_stream_without_message_stop_was_cut(length: int) -> None:
 
 
 def test_the_cause_of_a_broken_stream_is_reported() -> None:
-    decoder = CODEC.decoder(ASKED, SYSTEM_ENVIRONMENT)
+    decoder = CODEC.decoder(REQUEST, SYSTEM_ENVIRONMENT)
     broken = Fault("timeout", "too slow", 504)
     assert decoder.close(broken) == (Failed(broken),)
     assert decoder.close(None) == ()
@@ -442,7 +442,7 @@ def test_a_missing_field_is_named(frames: tuple[dict[str, Any], ...], place: str
 def test_data_that_is_no_json_is_a_bad_frame(data: bytes) -> None:
     for kind in ("message_start", "content_block_delta", ""):
         with pytest.raises(BadFrame):
-            CODEC.decoder(ASKED, SYSTEM_ENVIRONMENT).feed(Frame(kind, data, b""))
+            CODEC.decoder(REQUEST, SYSTEM_ENVIRONMENT).feed(Frame(kind, data, b""))
 
 
 @pytest.mark.parametrize(
@@ -506,11 +506,11 @@ STILL = Environment(new_id=lambda prefix: prefix + "new", now=lambda: 0)
 
 
 def whole(body: Any) -> Reply:
-    return CODEC.parse_reply(json.dumps(body).encode(), ASKED)
+    return CODEC.parse_reply(json.dumps(body).encode(), REQUEST)
 
 
 def rendered(reply: Reply) -> dict[str, Any]:
-    body = json.loads(CODEC.render_reply(reply, ASKED, STILL))
+    body = json.loads(CODEC.render_reply(reply, REQUEST, STILL))
     assert isinstance(body, dict)
     return body
 
@@ -530,7 +530,7 @@ def test_a_reply_is_the_same_read_whole_or_streamed() -> None:
 
 def test_a_rendered_reply_is_read_unchanged() -> None:
     reply = whole(WHOLE)
-    assert CODEC.parse_reply(CODEC.render_reply(reply, ASKED, STILL), ASKED) == reply
+    assert CODEC.parse_reply(CODEC.render_reply(reply, REQUEST, STILL), REQUEST) == reply
     assert assemble_reply(reply_events(reply)) == reply
 
 
@@ -562,6 +562,6 @@ def test_a_wrong_type_anywhere_in_a_reply_raises_only_our_errors(path: tuple[Any
     for wrong in WRONG_VALUES:
         try:
             reply = whole(with_value(WHOLE, path, wrong))
-            CODEC.render_reply(reply, ASKED, STILL)
+            CODEC.render_reply(reply, REQUEST, STILL)
         except DragomanError:
             continue

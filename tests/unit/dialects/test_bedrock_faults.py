@@ -128,7 +128,7 @@ def test_retry_after_is_read_and_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "status", "name"),
+    ("fault", "status", "name"),
     [
         (Fault("invalid", "x"), 400, "ValidationException"),
         (Fault("context_full", "x"), 400, "ValidationException"),
@@ -143,8 +143,8 @@ def test_retry_after_is_read_and_written() -> None:
         (Fault("timeout", "x", 504), 408, "ModelTimeoutException"),
     ],
 )
-def test_a_fault_is_written_as_status_and_header(given: Fault, status: int, name: str) -> None:
-    refused = DIALECT.binding.error_response(given, DIALECT.codec.render_fault(given))
+def test_a_fault_is_written_as_status_and_header(fault: Fault, status: int, name: str) -> None:
+    refused = DIALECT.binding.error_response(fault, DIALECT.codec.render_fault(fault))
     assert (refused.status, refused.header("x-amzn-errortype")) == (status, name)
     assert json.loads(refused.body) == {"message": "x"}
 

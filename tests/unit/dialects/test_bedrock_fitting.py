@@ -68,11 +68,11 @@ def test_long_ids_with_the_same_prefix_stay_distinct() -> None:
 
 def _called(*ids: str, results: Any = "ok") -> dict[str, Any]:
     calls = [{"id": id_, "type": "function", "function": {"name": "get", "arguments": "{}"}} for id_ in ids]
-    answers = [{"role": "tool", "tool_call_id": id_, "content": results} for id_ in ids]
+    tool_messages = [{"role": "tool", "tool_call_id": id_, "content": results} for id_ in ids]
     messages = [
         {"role": "user", "content": "go"},
         {"role": "assistant", "content": None, "tool_calls": calls},
-        *answers,
+        *tool_messages,
     ]
     return {"messages": messages, "tools": [{"type": "function", "function": {"name": "get", "parameters": SCHEMA}}]}
 
@@ -81,17 +81,17 @@ def _called(*ids: str, results: Any = "ok") -> dict[str, Any]:
 
 
 def test_consecutive_tool_messages_are_one_turn_with_one_result_for_each_call() -> None:
-    asked = _called("a", "b")
-    asked["messages"].append({"role": "tool", "tool_call_id": "a", "content": "ok"})
-    body, _ = from_openai(asked)
+    request = _called("a", "b")
+    request["messages"].append({"role": "tool", "tool_call_id": "a", "content": "ok"})
+    body, _ = from_openai(request)
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
     assert [block["toolResult"]["toolUseId"] for block in body["messages"][2]["content"]] == ["a", "b"]
 
 
 def test_a_history_with_tools_declares_them_if_the_request_does_not() -> None:
-    asked = _called("a")
-    del asked["tools"]
-    body, rules = from_openai(asked)
+    request = _called("a")
+    del request["tools"]
+    body, rules = from_openai(request)
     assert [tool["toolSpec"]["name"] for tool in body["toolConfig"]["tools"]] == ["get"]
     assert "bedrock.tools.stub" in rules
     assert DIALECT.codec.breaches(ApiRequest("generate", CLAUDE, False, body)) == []
@@ -155,13 +155,13 @@ def test_nothing_blank_is_sent() -> None:
 
 
 def test_results_get_a_separate_message_where_the_model_wants_it() -> None:
-    asked = _called("a")
-    asked["messages"].append({"role": "user", "content": "and now?"})
-    body, rules = from_openai(asked, "mistral.mistral-large-2407-v1:0")
+    request = _called("a")
+    request["messages"].append({"role": "user", "content": "and now?"})
+    body, rules = from_openai(request, "mistral.mistral-large-2407-v1:0")
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user", "assistant", "user"]
     assert body["messages"][3]["content"] == [{"text": "."}]
     assert "bedrock.result.apart" in rules
-    together, _ = from_openai(asked)
+    together, _ = from_openai(request)
     assert [list(block) for block in together["messages"][2]["content"]] == [["toolResult"], ["text"]]
 
 
@@ -223,9 +223,9 @@ def test_json_results_are_text_for_a_model_that_misreads_them() -> None:
             {"role": "user", "content": [{"toolResult": {"toolUseId": "a", "content": [{"json": {"x": 1}}]}}]},
         ],
     }
-    kept: Any = plan(DIALECT, DIALECT, parsed(body)).call().body
+    sent: Any = plan(DIALECT, DIALECT, parsed(body)).call().body
     translated: Any = plan(DIALECT, DIALECT, parsed(body, NOVA)).call().body
-    assert kept["messages"][2]["content"][0]["toolResult"]["content"] == [{"json": {"x": 1}}]
+    assert sent["messages"][2]["content"][0]["toolResult"]["content"] == [{"json": {"x": 1}}]
     assert translated["messages"][2]["content"][0]["toolResult"]["content"] == [{"text": '{"x":1}'}]
     anthropic = dragoman.translate_request(body, source="bedrock", target="anthropic", model="m")
     assert anthropic.body["messages"][2]["content"][0]["content"] == '{"x":1}'
@@ -351,28 +351,32 @@ def test_unsigned_reasoning_is_sent_to_models_other_than_claude_and_deepseek() -
         {"role": "assistant", "content": [thought, {"text": "b"}]},
         {"role": "user", "content": [{"text": "c"}]},
     ]
-    for model, kept in (
+    for model, expected in (
         (CLAUDE, False),
         ("deepseek.r1-v1:0", False),
         ("openai.gpt-oss-20b-1:0", True),
         (PROFILE, True),
     ):
-        made = plan(DIALECT, DIALECT, parsed({"messages": turns}, model))
-        body: Any = made.call().body
-        assert (thought in body["messages"][1]["content"]) == kept
-        assert bool(made.notes) != kept
+        planned = plan(DIALECT, DIALECT, parsed({"messages": turns}, model))
+        body: Any = planned.call().body
+        assert (thought in body["messages"][1]["content"]) == expected
+        assert bool(planned.notes) != expected
 
 
 def test_a_thinking_budget_fits_its_limit() -> None:
-    asked = {**_anthropic("x"), "thinking": {"type": "enabled", "budget_tokens": 4096}, "max_tokens": 2000}
-    body, rules = from_anthropic(asked)
+    request = {**_anthropic("x"), "thinking": {"type": "enabled", "budget_tokens": 4096}, "max_tokens": 2000}
+    body, rules = from_anthropic(request)
     assert body["additionalModelRequestFields"]["thinking"] == {"type": "enabled", "budget_tokens": 1999}
     assert "thinking.budget" in rules
 
 
 def test_no_tool_is_forced_with_thinking() -> None:
-    asked = {**_anthropic("x"), "thinking": {"type": "enabled", "budget_tokens": 1024}, "tool_choice": {"type": "any"}}
-    body, rules = from_anthropic({**asked, "max_tokens": 9000})
+    request = {
+        **_anthropic("x"),
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+        "tool_choice": {"type": "any"},
+    }
+    body, rules = from_anthropic({**request, "max_tokens": 9000})
     assert body["additionalModelRequestFields"]["thinking"] == {"type": "disabled"}
     assert body["toolConfig"]["toolChoice"] == {"any": {}}
     assert "thinking.off" in rules
@@ -425,16 +429,16 @@ def test_an_address_is_refused_now_and_replaced_in_the_past() -> None:
 
 
 def test_a_type_that_the_service_does_not_know_is_refused() -> None:
-    asked = Conversation(CLAUDE, (Message("user", (Media("image", "image/bmp", "base64", "aGk="),)),))
+    conversation = Conversation(CLAUDE, (Message("user", (Media("image", "image/bmp", "base64", "aGk="),)),))
     with pytest.raises(Unrepresentable, match="image/bmp"):
-        plan(DIALECT, DIALECT, asked)
+        plan(DIALECT, DIALECT, conversation)
 
 
 def test_a_type_by_another_name_is_the_same_type() -> None:
-    asked = Conversation(CLAUDE, (Message("user", (Media("image", "image/JPG; q=1", "base64", "aGk="),)),))
-    made = plan(DIALECT, DIALECT, asked)
-    assert made.translated.messages[0].blocks == (Media("image", "image/jpeg", "base64", "aGk="),)
-    assert [note.rule for note in made.notes] == ["bedrock.media.type"]
+    conversation = Conversation(CLAUDE, (Message("user", (Media("image", "image/JPG; q=1", "base64", "aGk="),)),))
+    planned = plan(DIALECT, DIALECT, conversation)
+    assert planned.translated.messages[0].blocks == (Media("image", "image/jpeg", "base64", "aGk="),)
+    assert [note.rule for note in planned.notes] == ["bedrock.media.type"]
 
 
 # --- from other dialects: the rest
@@ -479,13 +483,13 @@ def test_the_user_is_request_metadata_in_legal_characters() -> None:
 
 def test_tools_of_one_name_and_schemas_of_no_object_are_settled() -> None:
     tools = [ToolSpec("get", "", {"type": "string"}), ToolSpec("get", "", SCHEMA)]
-    made = plan(DIALECT, DIALECT, Conversation(CLAUDE, (Message("user", (Text("x"),)),), tools=tuple(tools)))
-    assert made.translated.tools == (ToolSpec("get", "", {"type": "object", "properties": {}}),)
-    assert {note.rule for note in made.notes} == {"tools.duplicate", "bedrock.tools.schema"}
+    planned = plan(DIALECT, DIALECT, Conversation(CLAUDE, (Message("user", (Text("x"),)),), tools=tuple(tools)))
+    assert planned.translated.tools == (ToolSpec("get", "", {"type": "object", "properties": {}}),)
+    assert {note.rule for note in planned.notes} == {"tools.duplicate", "bedrock.tools.schema"}
 
 
 @pytest.mark.parametrize(
-    ("asked", "sent", "rule"),
+    ("thinking", "sent", "rule"),
     [
         (Thinking(budget=2048), Thinking("on", budget=2048), "thinking.words"),
         (Thinking("adaptive", budget=2048), Thinking("adaptive"), "thinking.words"),
@@ -494,14 +498,16 @@ def test_tools_of_one_name_and_schemas_of_no_object_are_settled() -> None:
         (Thinking("on", budget=5), Thinking("on", budget=1024), "thinking.budget"),
     ],
 )
-def test_thinking_is_sent_in_a_form_that_claude_accepts(asked: Thinking, sent: Thinking, rule: str) -> None:
+def test_thinking_is_sent_in_a_form_that_claude_accepts(thinking: Thinking, sent: Thinking, rule: str) -> None:
     conversation = Conversation(
-        CLAUDE, (Message("user", (Text("x"),)),), thinking=asked, sampling={"temperature": 0.5, "top_k": 3}
+        CLAUDE, (Message("user", (Text("x"),)),), thinking=thinking, sampling={"temperature": 0.5, "top_k": 3}
     )
-    made = plan(DIALECT, DIALECT, conversation)
-    assert made.translated.thinking == sent
-    assert rule in [note.rule for note in made.notes]
-    assert bool(made.translated.sampling) == (sent.mode == "off")  # the service refuses sampling settings with thinking
+    planned = plan(DIALECT, DIALECT, conversation)
+    assert planned.translated.thinking == sent
+    assert rule in [note.rule for note in planned.notes]
+    assert bool(planned.translated.sampling) == (
+        sent.mode == "off"
+    )  # the service refuses sampling settings with thinking
 
 
 @pytest.mark.parametrize(
@@ -521,22 +527,22 @@ def test_thinking_is_sent_in_a_form_that_claude_accepts(asked: Thinking, sent: T
     ],
 )
 def test_thinking_is_off_where_claude_would_refuse_it(conversation: Conversation) -> None:
-    made = plan(DIALECT, DIALECT, conversation)
-    assert made.translated.thinking == Thinking("off")
-    assert "thinking.off" in [note.rule for note in made.notes]
+    planned = plan(DIALECT, DIALECT, conversation)
+    assert planned.translated.thinking == Thinking("off")
+    assert "thinking.off" in [note.rule for note in planned.notes]
 
 
 def test_media_that_is_unusual_is_settled() -> None:
     before = Message(
         "user", (Media("image", "image/png", "base64", "aGk=", "name"), Media("document", "text/plain", "text", " "))
     )
-    asked = Conversation("m", (before, Message("assistant", (Text("y"),)), Message("user", (Text("x"),))))
-    made = plan(DIALECT, DIALECT, asked)
-    assert made.translated.messages[0].blocks == (Text("name"), Media("image", "image/png", "base64", "aGk="))
-    assert {"media.name", "bedrock.media.blank"} <= {note.rule for note in made.notes}
+    conversation = Conversation("m", (before, Message("assistant", (Text("y"),)), Message("user", (Text("x"),))))
+    planned = plan(DIALECT, DIALECT, conversation)
+    assert planned.translated.messages[0].blocks == (Text("name"), Media("image", "image/png", "base64", "aGk="))
+    assert {"media.name", "bedrock.media.blank"} <= {note.rule for note in planned.notes}
 
 
 def test_a_document_that_is_no_pdf_loses_its_cache_mark() -> None:
     marked = Media("document", "text/csv", "base64", "aGk=", "n", CacheBreakpoint())
-    made = plan(DIALECT, DIALECT, Conversation(CLAUDE, (Message("user", (marked, Text("x"))),)))
-    assert [note.rule for note in made.notes] == ["bedrock.cache.document"]
+    planned = plan(DIALECT, DIALECT, Conversation(CLAUDE, (Message("user", (marked, Text("x"))),)))
+    assert [note.rule for note in planned.notes] == ["bedrock.cache.document"]

@@ -122,21 +122,23 @@ def test_results_are_read_with_all_they_may_hold() -> None:
     ],
 )
 def test_a_call_is_read_flat_or_true_and_always_written_true(block: Any) -> None:
-    asked = parsed({"messages": [{"role": "assistant", "content": [block]}]})
-    assert asked.messages[0].blocks == (ToolCall("t1", "q", "{}"),)
-    assert rendered(asked)["messages"][0]["content"] == [{"toolUse": {"toolUseId": "t1", "name": "q", "input": {}}}]
+    conversation = parsed({"messages": [{"role": "assistant", "content": [block]}]})
+    assert conversation.messages[0].blocks == (ToolCall("t1", "q", "{}"),)
+    assert rendered(conversation)["messages"][0]["content"] == [
+        {"toolUse": {"toolUseId": "t1", "name": "q", "input": {}}}
+    ]
 
 
 def test_a_cache_point_marks_the_block_before_it() -> None:
-    asked = parsed(
+    conversation = parsed(
         {
             "system": [{"text": "s"}, {"cachePoint": {"type": "default", "ttl": "1h"}}],
             "toolConfig": {"tools": [TOOL, {"cachePoint": {"type": "default"}}]},
             "messages": [{"role": "user", "content": [{"text": "x"}, {"cachePoint": {"type": "default"}}]}],
         }
     )
-    assert (asked.system[0].cache, asked.tools[0].cache) == (CacheBreakpoint("1h"), CacheBreakpoint())
-    assert asked.messages[0].blocks == (Text("x", CacheBreakpoint()),)
+    assert (conversation.system[0].cache, conversation.tools[0].cache) == (CacheBreakpoint("1h"), CacheBreakpoint())
+    assert conversation.messages[0].blocks == (Text("x", CacheBreakpoint()),)
 
 
 def test_a_cache_point_that_marks_nothing_stays_a_block() -> None:
@@ -150,12 +152,12 @@ def test_settings_are_read_where_each_vendor_has_them() -> None:
     config = {"maxTokens": 9, "temperature": 0.5, "topP": 0.9, "stopSequences": ["X"]}
     body: Any = {**asking({"text": "x"}), "inferenceConfig": config, "additionalModelRequestFields": free}
     body["outputConfig"] = {"effort": "high"}
-    asked = parsed(body)
-    assert (asked.max_tokens, asked.stop) == (9, ("X",))
-    assert asked.sampling == {"temperature": 0.5, "top_p": 0.9, "top_k": 5}
-    assert asked.thinking == Thinking("on", "high", 2048)
-    assert asked.extra == Extra("bedrock", {"additionalModelRequestFields": {"anthropic_beta": ["b"]}})
-    assert rendered(asked) == body
+    conversation = parsed(body)
+    assert (conversation.max_tokens, conversation.stop) == (9, ("X",))
+    assert conversation.sampling == {"temperature": 0.5, "top_p": 0.9, "top_k": 5}
+    assert conversation.thinking == Thinking("on", "high", 2048)
+    assert conversation.extra == Extra("bedrock", {"additionalModelRequestFields": {"anthropic_beta": ["b"]}})
+    assert rendered(conversation) == body
     nova = parsed({**body, "additionalModelRequestFields": {"inferenceConfig": {"topK": 3}}}, NOVA)
     assert nova.sampling["top_k"] == 3
     gpt = parsed(
@@ -169,11 +171,11 @@ def test_an_output_schema_is_a_text() -> None:
         "type": "json_schema",
         "structure": {"jsonSchema": {"schema": '{"type":"object"}', "name": "n", "description": "d"}},
     }
-    asked = parsed({**asking({"text": "x"}), "outputConfig": {"textFormat": form}})
-    assert asked.output == Output(
+    conversation = parsed({**asking({"text": "x"}), "outputConfig": {"textFormat": form}})
+    assert conversation.output == Output(
         "schema", "n", {"type": "object"}, extra=Extra("bedrock", {"structure": {"jsonSchema": {"description": "d"}}})
     )
-    assert rendered(asked)["outputConfig"]["textFormat"] == form
+    assert rendered(conversation)["outputConfig"]["textFormat"] == form
 
 
 @pytest.mark.parametrize(
@@ -201,10 +203,10 @@ def test_fields_that_only_this_service_knows_are_kept() -> None:
         "requestMetadata": {"user_id": "me", "team": "a"},
         "promptVariables": {"v": {"text": "x"}},
     }
-    asked = parsed(body)
-    assert asked.messages[0].blocks[0].text == "check me"  # type: ignore[union-attr]
-    assert asked.user == "me"
-    assert rendered(asked) == body
+    conversation = parsed(body)
+    assert conversation.messages[0].blocks[0].text == "check me"  # type: ignore[union-attr]
+    assert conversation.user == "me"
+    assert rendered(conversation) == body
 
 
 def test_guarded_text_reaches_a_model_that_has_no_guardrails() -> None:
@@ -422,7 +424,7 @@ def test_unreadable_content_of_an_unusual_body_is_named(body: Any, at: str) -> N
 
 
 def test_a_message_may_be_a_text_and_so_may_a_result() -> None:
-    asked = parsed(
+    conversation = parsed(
         {
             "messages": [
                 {"role": "User", "content": "hi"},
@@ -430,8 +432,8 @@ def test_a_message_may_be_a_text_and_so_may_a_result() -> None:
             ]
         }
     )
-    assert asked.messages[0] == Message("user", (Text("hi"),))
-    assert asked.messages[1].blocks == (ToolResult("t", (Text("ok"),)),)
+    assert conversation.messages[0] == Message("user", (Text("hi"),))
+    assert conversation.messages[1].blocks == (ToolResult("t", (Text("ok"),)),)
 
 
 def test_bytes_that_are_no_text_round_trip_as_a_signature() -> None:

@@ -64,7 +64,7 @@ def asking(*messages: Any, **more: Any) -> Any:
     return {"messages": list(messages), **more}
 
 
-def asked(**more: Any) -> Any:
+def body_with(**more: Any) -> Any:
     return asking(user(text_block()), **more)
 
 
@@ -145,7 +145,7 @@ BAD: list[tuple[Any, ...]] = [
         asking(user(text_block()), assistant(call()), user(result())),
     ),
     ("text.blank", "must contain non-whitespace text", asking(user(text_block(" ")))),
-    ("text.blank", "must contain non-whitespace text", asked(system=[text_block("\n")])),
+    ("text.blank", "must contain non-whitespace text", body_with(system=[text_block("\n")])),
     ("text.blank", "non-whitespace", calling(assistant(call()), user(result("a", text_block(" "))))),
     ("content.empty", "content field in the Message object is empty", asking(user())),
     (
@@ -158,29 +158,29 @@ BAD: list[tuple[Any, ...]] = [
     (
         "tools.schema",
         "inputSchema.json.type must be one of",
-        asked(toolConfig={"tools": [{"toolSpec": {"name": "get", "inputSchema": {"json": {}}}}]}),
+        body_with(toolConfig={"tools": [{"toolSpec": {"name": "get", "inputSchema": {"json": {}}}}]}),
     ),
     (
         "length",
         "length greater than or equal to 1",
-        asked(toolConfig={"tools": [{"toolSpec": {**TOOL["toolSpec"], "description": ""}}]}),
+        body_with(toolConfig={"tools": [{"toolSpec": {**TOOL["toolSpec"], "description": ""}}]}),
     ),
     (
         "tool_choice.no_tools",
         "tool_choice.type: Field required",
-        asked(toolConfig={"tools": [], "toolChoice": {"any": {}}}),
+        body_with(toolConfig={"tools": [], "toolChoice": {"any": {}}}),
     ),
     (
         "tool_choice.no_tools",
         "tool_choice.type: Field required",
-        asked(additionalModelRequestFields={"tool_choice": {"type": "auto"}}),
+        body_with(additionalModelRequestFields={"tool_choice": {"type": "auto"}}),
     ),
     (
         "tool_choice.name",
         "no tool of this name",
-        asked(toolConfig={"tools": [TOOL], "toolChoice": {"tool": {"name": "z"}}}),
+        body_with(toolConfig={"tools": [TOOL], "toolChoice": {"tool": {"name": "z"}}}),
     ),
-    ("tools.duplicate", "used twice", asked(toolConfig={"tools": [TOOL, TOOL]})),
+    ("tools.duplicate", "used twice", body_with(toolConfig={"tools": [TOOL, TOOL]})),
     ("document.name", "document file name can only contain", asking(user(text_block(), document("a.pdf")))),
     ("document.name", "more than one consecutive whitespace", asking(user(text_block(), document("a  b")))),
     ("document.duplicate", "unique names", asking(user(text_block(), document(), document()))),
@@ -192,7 +192,7 @@ BAD: list[tuple[Any, ...]] = [
     (
         "output.closed",
         "additionalProperties",
-        asked(**schema({"type": "object", "properties": {"a": SCHEMA}, "additionalProperties": False})),
+        body_with(**schema({"type": "object", "properties": {"a": SCHEMA}, "additionalProperties": False})),
     ),
     (
         "reasoning.unsigned",
@@ -216,10 +216,10 @@ BAD: list[tuple[Any, ...]] = [
     (
         "thinking.forced_tool",
         "forces tool use",
-        asked(toolConfig={"tools": [TOOL], "toolChoice": {"any": {}}}, **THINKING),
+        body_with(toolConfig={"tools": [TOOL], "toolChoice": {"any": {}}}, **THINKING),
     ),
-    ("thinking.budget", "at least 1024", asked(additionalModelRequestFields={"thinking": {"type": "enabled"}})),
-    ("thinking.limit", "greater than thinking.budget_tokens", asked(inferenceConfig={"maxTokens": 9}, **THINKING)),
+    ("thinking.budget", "at least 1024", body_with(additionalModelRequestFields={"thinking": {"type": "enabled"}})),
+    ("thinking.limit", "greater than thinking.budget_tokens", body_with(inferenceConfig={"maxTokens": 9}, **THINKING)),
     # the published shape, of which botocore checks little
     ("messages.required", "at least one message", {}),
     ("union", "exactly one member", asking(user({}))),
@@ -233,12 +233,12 @@ BAD: list[tuple[Any, ...]] = [
         "enum value set: [png",
         asking(user(text_block(), {"image": {"format": "bmp", "source": {"bytes": "aGk="}}})),
     ),
-    ("range", "less than or equal to 1", asked(inferenceConfig={"temperature": 1.5})),
-    ("range", "greater than or equal to 1", asked(inferenceConfig={"maxTokens": 0})),
-    ("type", "whole number", asked(inferenceConfig={"maxTokens": True})),
-    ("pattern", "regular expression pattern", asked(requestMetadata={"user": "ü"})),
-    ("length", "greater than or equal to 1", asked(requestMetadata={})),
-    ("type", "must be an array", asked(system="x")),
+    ("range", "less than or equal to 1", body_with(inferenceConfig={"temperature": 1.5})),
+    ("range", "greater than or equal to 1", body_with(inferenceConfig={"maxTokens": 0})),
+    ("type", "whole number", body_with(inferenceConfig={"maxTokens": True})),
+    ("pattern", "regular expression pattern", body_with(requestMetadata={"user": "ü"})),
+    ("length", "greater than or equal to 1", body_with(requestMetadata={})),
+    ("type", "must be an array", body_with(system="x")),
 ]
 
 
@@ -270,15 +270,15 @@ def test_every_rule_of_the_lint_is_tried_here() -> None:
     assert len(tried) >= 38
 
 
-@given(asked=strategies.conversations(), client=st.sampled_from(["anthropic", "openai"]), data=st.data())
+@given(conversation=strategies.conversations(), client=st.sampled_from(["anthropic", "openai"]), data=st.data())
 @settings(max_examples=60)
-def test_requests_of_other_dialects_always_pass(asked: Conversation, client: str, data: st.DataObject) -> None:
+def test_requests_of_other_dialects_always_pass(conversation: Conversation, client: str, data: st.DataObject) -> None:
     model = data.draw(st.sampled_from([CLAUDE, NOVA, MISTRAL, DEEPSEEK, "m"]))
     try:
-        made = plan(get(client), DIALECT, structs.replace(asked, model=model))
+        planned = plan(get(client), DIALECT, structs.replace(conversation, model=model))
     except Unrepresentable:
         return
-    assert DIALECT.codec.breaches(made.call()) == []
+    assert DIALECT.codec.breaches(planned.call()) == []
 
 
 # --- streams

@@ -81,14 +81,14 @@ def as_arguments(value: Any, document: bool = False) -> Any:
     }
 
 
-@given(asked=strategies.conversations(), client=st.sampled_from(["anthropic", "openai"]), data=st.data())
+@given(conversation=strategies.conversations(), client=st.sampled_from(["anthropic", "openai"]), data=st.data())
 @settings(max_examples=60)
 def test_botocores_validator_takes_every_request_that_fits(
-    asked: Conversation, client: str, data: st.DataObject
+    conversation: Conversation, client: str, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from([CLAUDE, NOVA, "mistral.m", "m"]))
     try:
-        body = plan(get(client), DIALECT, structs.replace(asked, model=name)).call().body
+        body = plan(get(client), DIALECT, structs.replace(conversation, model=name)).call().body
     except Unrepresentable:
         return
     operation = model().operation_model("ConverseStream")
@@ -123,9 +123,11 @@ def test_botocore_reads_our_streams_as_the_services() -> None:
         stop("tool_use"),
         METADATA,
     )
-    asked = dragoman.translate_request({"messages": HELLO}, source="bedrock", target="anthropic", model="claude-x")
+    translation = dragoman.translate_request(
+        {"messages": HELLO}, source="bedrock", target="anthropic", model="claude-x"
+    )
     sse = dragoman.stream_translator(source="bedrock", target="anthropic")
-    back = dragoman.stream_translator(source="anthropic", target="bedrock", request=asked)
+    back = dragoman.stream_translator(source="anthropic", target="bedrock", request=translation)
     ours = back.feed(sse.feed(data) + sse.close()) + back.close()
     expected = read_by_botocore(data)
     expected[-1]["metadata"]["metrics"]["latencyMs"] = 0  # other dialects do not report the latency
@@ -176,14 +178,14 @@ def test_boto3_runs_a_tool_loop_whole(service: Simulator) -> None:
 def test_boto3_runs_a_tool_loop_streamed_with_thinking(service: Simulator) -> None:
     with bedrock(service) as client:
         thinking = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
-        asked = {"modelId": CLAUDE, "toolConfig": TOOLS, "additionalModelRequestFields": thinking}
-        message, reason = _gathered(client.converse_stream(messages=WEATHER, **asked)["stream"])
+        body = {"modelId": CLAUDE, "toolConfig": TOOLS, "additionalModelRequestFields": thinking}
+        message, reason = _gathered(client.converse_stream(messages=WEATHER, **body)["stream"])
         assert reason == "tool_use"
         assert [next(iter(block)) for block in message["content"]] == ["reasoningContent", "text", "toolUse"]
         call = message["content"][-1]["toolUse"]
         result = {"toolResult": {"toolUseId": call["toolUseId"], "content": [{"text": "21 degrees"}]}}
         turns = [*WEATHER, message, {"role": "user", "content": [result]}]
-        final, reason = _gathered(client.converse_stream(messages=turns, **asked)["stream"])
+        final, reason = _gathered(client.converse_stream(messages=turns, **body)["stream"])
         assert (final["content"][-1], reason) == ({"text": "The tool answered: 21 degrees"}, "end_turn")
 
 
@@ -265,15 +267,15 @@ def claude(simulator: Simulator) -> anthropic.AnthropicBedrock:
 
 def test_anthropics_client_for_bedrock_runs_a_tool_loop(invoked: Simulator) -> None:
     tool: Any = {"name": "get_weather", "description": "d", "input_schema": SCHEMA}
-    asked: Any = [{"role": "user", "content": 'Call get_weather {"city": "Paris"}'}]
+    messages: Any = [{"role": "user", "content": 'Call get_weather {"city": "Paris"}'}]
     with claude(invoked) as client:
-        with client.messages.stream(model=CLAUDE, max_tokens=99, messages=asked, tools=[tool]) as answer:
+        with client.messages.stream(model=CLAUDE, max_tokens=99, messages=messages, tools=[tool]) as answer:
             first = answer.get_final_message()
         call = first.content[-1]
         assert call.type == "tool_use"
         assert (call.input, first.stop_reason) == ({"city": "Paris"}, "tool_use")
         turns: Any = [
-            *asked,
+            *messages,
             {"role": "assistant", "content": [block.to_dict() for block in first.content]},
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "21"}]},
         ]
@@ -299,15 +301,15 @@ def test_anthropics_client_for_bedrock_sees_errors(invoked: Simulator) -> None:
 
 def test_boto3_invokes_a_model_with_anthropics_body(invoked: Simulator) -> None:
     with bedrock(invoked) as client:
-        asked = {
+        body = {
             "anthropic_version": "bedrock-2023-05-31",
             "max_tokens": 99,
             "messages": [{"role": "user", "content": "hi"}],
         }
-        answer = json.loads(client.invoke_model(modelId=CLAUDE, body=json.dumps(asked))["body"].read())
+        answer = json.loads(client.invoke_model(modelId=CLAUDE, body=json.dumps(body))["body"].read())
         assert answer["content"] == [{"type": "text", "text": "You said: hi"}]
-        events = client.invoke_model_with_response_stream(modelId=CLAUDE, body=json.dumps(asked))["body"]
+        events = client.invoke_model_with_response_stream(modelId=CLAUDE, body=json.dumps(body))["body"]
         kinds = [json.loads(event["chunk"]["bytes"])["type"] for event in events]
         assert (kinds[0], kinds[-1]) == ("message_start", "message_stop")
-        counted = client.count_tokens(modelId=CLAUDE, input={"invokeModel": {"body": json.dumps(asked)}})
+        counted = client.count_tokens(modelId=CLAUDE, input={"invokeModel": {"body": json.dumps(body)}})
         assert counted["inputTokens"] == answer["usage"]["input_tokens"]

@@ -259,9 +259,9 @@ def asking_for_an_array() -> Conversation:
 
 @pytest.mark.parametrize("title", [title for title in STREAMS if title != "failed"])
 def test_without_alt_sse_the_stream_is_one_array_of_the_same_responses(title: str) -> None:
-    asked = asking_for_an_array()
-    filtered = ResponseFilters(plan(DIALECT, registry.get("openai"), asked)).feed(STREAMS[title])
-    encoder = CODEC.encoder(asked, fixed_environment())
+    conversation = asking_for_an_array()
+    filtered = ResponseFilters(plan(DIALECT, registry.get("openai"), conversation)).feed(STREAMS[title])
+    encoder = CODEC.encoder(conversation, fixed_environment())
     array = json.loads(b"".join(BINDING.encode_frame(payload) for payload in encoder.feed(filtered)))
     frames = BINDING.frame_decoder()
     data = encode_events(DIALECT, filtered)
@@ -276,10 +276,10 @@ def test_a_failure_inside_an_array_leaves_it_readable() -> None:
 
 
 def test_in_the_same_dialect_the_events_become_an_array_on_request() -> None:
-    made = plan(DIALECT, DIALECT, asking_for_an_array())
-    assert [note.rule for note in made.notes] == ["gemini.stream.sse"] and not made.verbatim
-    assert BINDING.wrap(made.call()).query == "alt=sse"
-    answer = ResponseTranslator(made, fixed_environment())
+    planned = plan(DIALECT, DIALECT, asking_for_an_array())
+    assert [note.rule for note in planned.notes] == ["gemini.stream.sse"] and not planned.verbatim
+    assert BINDING.wrap(planned.call()).query == "alt=sse"
+    answer = ResponseTranslator(planned, fixed_environment())
     data = answer.feed(sse(chunk({"text": "a"}), chunk({"text": "b"}, reason="STOP"))) + answer.close()
     assert [part["candidates"][0]["content"]["parts"] for part in json.loads(data)][:2] == [
         [{"text": "a"}],
@@ -419,9 +419,9 @@ def test_an_empty_thought_has_no_block_whole_or_streamed() -> None:
 
 def test_the_prompt_of_server_tools_is_input_everywhere_and_no_loss() -> None:
     counts = {"promptTokenCount": 10, "candidatesTokenCount": 1, "toolUsePromptTokenCount": 5, "totalTokenCount": 16}
-    made = plan(registry.get("openai"), DIALECT, Conversation("m", ()))
+    planned = plan(registry.get("openai"), DIALECT, Conversation("m", ()))
     raw, notes = translate_whole_reply(
-        made, whole(candidate({"text": "ok"}), usageMetadata=counts), fixed_environment()
+        planned, whole(candidate({"text": "ok"}), usageMetadata=counts), fixed_environment()
     )
     assert json.loads(raw)["usage"]["prompt_tokens"] == 15
     assert notes == []

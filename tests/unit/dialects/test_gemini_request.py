@@ -121,13 +121,13 @@ def test_a_body_round_trips_with_every_known_and_unknown_field() -> None:
 
 def snake(value: Any) -> Any:
     """Protocol names in the spelling of protobuf are read; names that users chose are unchanged."""
-    kept = {"args", "response", "properties", "labels", "parametersJsonSchema"}
+    unchanged = {"args", "response", "properties", "labels", "parametersJsonSchema"}
     if isinstance(value, list):
         return [snake(each) for each in value]
     if not isinstance(value, dict):
         return value
     return {
-        re.sub("(?<!^)(?=[A-Z])", "_", name).lower(): each if name in kept else snake(each)
+        re.sub("(?<!^)(?=[A-Z])", "_", name).lower(): each if name in unchanged else snake(each)
         for name, each in value.items()
     }
 
@@ -292,7 +292,7 @@ def test_how_to_think(config: Any, thinking: Thinking) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_name", "asked", "config"),
+    ("model_name", "thinking", "config"),
     [
         ("gemini-2.5-pro", Thinking(effort="high"), {"thinkingBudget": 24576}),
         ("gemini-3-pro", Thinking(effort="xhigh"), {"thinkingLevel": "HIGH"}),
@@ -302,8 +302,8 @@ def test_how_to_think(config: Any, thinking: Thinking) -> None:
         ("gemini-2.5-pro", Thinking("on"), {"thinkingBudget": -1}),
     ],
 )
-def test_thinking_is_sent_as_a_budget_or_a_level_but_not_both(model_name: str, asked: Thinking, config: Any) -> None:
-    conversation = Conversation(model_name, parsed({"contents": [user({"text": "x"})]}).messages, thinking=asked)
+def test_thinking_is_sent_as_a_budget_or_a_level_but_not_both(model_name: str, thinking: Thinking, config: Any) -> None:
+    conversation = Conversation(model_name, parsed({"contents": [user({"text": "x"})]}).messages, thinking=thinking)
     sent = plan(registry.get("anthropic"), DIALECT, conversation).translated
     assert rendered(sent)["generationConfig"]["thinkingConfig"] == config
 
@@ -350,10 +350,10 @@ def test_a_foreign_call_gets_a_placeholder_where_signatures_are_required() -> No
     """Gemini 3 refuses the first call of a turn without one; the value is Google's own for this case."""
     turns = [user({"text": "x"}), model(call("a"), call("b")), user(response({}, "a"), response({}, "b"))]
     for name, seals in (("gemini-3-pro", ["skip_thought_signature_validator", None]), ("gemini-2.5-pro", [None, None])):
-        made = plan(DIALECT, DIALECT, parsed({"contents": turns}, name))
-        parts = rendered(made.translated)["contents"][1]["parts"]
+        planned = plan(DIALECT, DIALECT, parsed({"contents": turns}, name))
+        parts = rendered(planned.translated)["contents"][1]["parts"]
         assert [each.get("thoughtSignature") for each in parts] == seals
-        assert [note.rule for note in made.notes] == (["gemini.seal.skip"] if seals[0] else [])
+        assert [note.rule for note in planned.notes] == (["gemini.seal.skip"] if seals[0] else [])
 
 
 @pytest.mark.parametrize(
@@ -468,22 +468,22 @@ def test_a_models_request_matches_the_dialect_of_its_client(path: str, headers: 
 
 def test_a_generated_id_never_equals_the_id_of_a_call() -> None:
     calls = model({"functionCall": {"id": "call_gemini_1", "name": "f"}}, {"functionCall": {"name": "g"}})
-    answers = user(
+    results = user(
         {"functionResponse": {"name": "g", "response": {"output": "of g"}}},
         {"functionResponse": {"id": "call_gemini_1", "name": "f", "response": {"output": "of f"}}},
     )
-    read = parsed({"contents": [user({"text": "go"}), calls, answers]})
-    made = {block.id: block.name for block in read.messages[1].blocks if isinstance(block, ToolCall)}
+    read = parsed({"contents": [user({"text": "go"}), calls, results]})
+    names = {block.id: block.name for block in read.messages[1].blocks if isinstance(block, ToolCall)}
     contents_by_name = {
-        made[block.call_id]: block.content for block in read.messages[2].blocks if isinstance(block, ToolResult)
+        names[block.call_id]: block.content for block in read.messages[2].blocks if isinstance(block, ToolResult)
     }
     assert contents_by_name == {"g": (Text("of g"),), "f": (Text("of f"),)}
 
 
 def test_a_result_that_a_filter_made_has_no_id_where_its_call_has_none() -> None:
     contents = [user({"text": "go"}), model({"functionCall": {"name": "f", "args": {}}}), user({"text": "on"})]
-    made = plan(DIALECT, DIALECT, parsed({"contents": contents}))
-    body: Any = made.call().body
+    planned = plan(DIALECT, DIALECT, parsed({"contents": contents}))
+    body: Any = planned.call().body
     assert body["contents"][2]["parts"][0]["functionResponse"].keys() == {"name", "response"}
 
 

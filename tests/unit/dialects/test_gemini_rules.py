@@ -90,46 +90,46 @@ def turn(role: Role, *blocks: Block) -> Message:
 
 
 def fitted(*messages: Message, model: str = "gemini-3-pro", **more: Any) -> Plan:
-    made = plan(ANTHROPIC, DIALECT, Conversation(model, messages, **more))
-    assert CODEC.breaches(made.call()) == []
-    return made
+    planned = plan(ANTHROPIC, DIALECT, Conversation(model, messages, **more))
+    assert CODEC.breaches(planned.call()) == []
+    return planned
 
 
-def rules(made: Plan) -> list[str]:
-    return [note.rule for note in made.notes]
+def rules(planned: Plan) -> list[str]:
+    return [note.rule for note in planned.notes]
 
 
 def test_several_texts_of_a_result_become_one_before_its_media() -> None:
     picture = Media("image", "image/png", "base64", "aGk=")
-    asked = (
+    messages = (
         turn("user", Text("x")),
         turn("assistant", ToolCall("a", "f", "{}", signature=Signature("gemini", "cw=="))),
         turn("user", ToolResult("a", (picture, Text("one"), Text("two\n"), Text("three")))),
     )
-    made = fitted(*asked)
-    (result,) = made.translated.messages[2].blocks
+    planned = fitted(*messages)
+    (result,) = planned.translated.messages[2].blocks
     assert isinstance(result, ToolResult) and result.content == (Text("one\ntwo\nthree"), picture)
-    assert rules(made) == ["gemini.result"]
-    older = fitted(*asked, model="gemini-2.5-pro")
+    assert rules(planned) == ["gemini.result"]
+    older = fitted(*messages, model="gemini-2.5-pro")
     assert older.translated.messages[2].blocks[1:] == (picture,)
     assert "result.media_lifted" in rules(older)
 
 
 def test_media_by_address_gets_a_type_and_its_name_is_text() -> None:
-    made = fitted(
+    planned = fitted(
         turn("user", Media("document", "", "url", "https://x/a.pdf", "a"), Media("image", "", "url", "https://x/a"))
     )
-    name, one, other = made.translated.messages[0].blocks
+    name, one, other = planned.translated.messages[0].blocks
     assert isinstance(one, Media) and isinstance(other, Media)
     assert (name, one.mime, one.name, other.mime) == (Text("a"), "application/pdf", "", "image/jpeg")
-    assert rules(made) == ["media.name", "gemini.media.type", "gemini.media.type"]
+    assert rules(planned) == ["media.name", "gemini.media.type", "gemini.media.type"]
 
 
 def test_a_choice_of_one_tool_is_sent_as_such() -> None:
     tools = (ToolSpec("a", "", {"type": "object"}), ToolSpec("b", "", {"type": "object"}))
-    made = fitted(turn("user", Text("x")), tools=tools, tool_choice=ToolChoice("any", ("a",)))
-    assert made.translated.tool_choice == ToolChoice("one", ("a",))
-    assert rules(made) == ["gemini.choice.one"]
+    planned = fitted(turn("user", Text("x")), tools=tools, tool_choice=ToolChoice("any", ("a",)))
+    assert planned.translated.tool_choice == ToolChoice("one", ("a",))
+    assert rules(planned) == ["gemini.choice.one"]
 
 
 def test_a_system_prompt_alone_gets_a_user_message() -> None:
@@ -138,20 +138,20 @@ def test_a_system_prompt_alone_gets_a_user_message() -> None:
 
 def test_a_signed_text_is_sent_even_if_it_is_empty() -> None:
     signed = Text("", signature=Signature("gemini", "cw=="))
-    made = plan(
+    planned = plan(
         DIALECT,
         DIALECT,
         Conversation(
             "gemini-3-pro", (turn("user", Text("x")), turn("assistant", Text("y"), signed), turn("user", Text("z")))
         ),
     )
-    assert made.translated.messages[1].blocks == (Text("y"), signed)
-    assert not made.notes
+    assert planned.translated.messages[1].blocks == (Text("y"), signed)
+    assert not planned.notes
 
 
 def test_thoughts_of_the_same_family_are_sent_and_others_are_not() -> None:
     own, foreign = Reasoning("a", "gemini"), Reasoning("b", "openai")
-    made = plan(
+    planned = plan(
         DIALECT,
         DIALECT,
         Conversation(
@@ -159,8 +159,8 @@ def test_thoughts_of_the_same_family_are_sent_and_others_are_not() -> None:
             (turn("user", Text("x")), turn("assistant", own, foreign, Text("y")), turn("user", Text("z"))),
         ),
     )
-    assert made.translated.messages[1].blocks == (own, Text("y"))
-    assert rules(made) == ["foreign.reasoning"]
+    assert planned.translated.messages[1].blocks == (own, Text("y"))
+    assert rules(planned) == ["foreign.reasoning"]
 
 
 # --- a structured result that goes from Gemini through another dialect stays structured
@@ -259,7 +259,7 @@ TEXTS = st.text('ab{}[]":,1 ', max_size=12) | st.dictionaries(
 @given(text=TEXTS, other=st.sampled_from(["anthropic", "openai", "responses"]))
 def test_l13_any_text_of_another_dialect_is_kept(text: str, other: str) -> None:
     """A result that is sent to Gemini is read as the same text again."""
-    asked = {
+    body = {
         "max_tokens": 9,
         "messages": [
             {"role": "user", "content": "go"},
@@ -267,7 +267,7 @@ def test_l13_any_text_of_another_dialect_is_kept(text: str, other: str) -> None:
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": text or "x"}]},
         ],
     }
-    there = dragoman.translate_request(asked, source="anthropic", target="gemini", model=MODEL)
+    there = dragoman.translate_request(body, source="anthropic", target="gemini", model=MODEL)
     back = dragoman.translate_request(there.body, source="gemini", target="anthropic", model=MODEL)
     content = back.body["messages"][2]["content"][0].get("content", "")
     assert content == ((text or "x") if (text or "x").strip() else "")

@@ -41,8 +41,8 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwG
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
 
 
-def schema_of(given: Any) -> Any:
-    request = translate_to_kiro(anthropic_request(user("a"), tools=[{**WEATHER, "input_schema": given}]))
+def schema_of(schema: Any) -> Any:
+    request = translate_to_kiro(anthropic_request(user("a"), tools=[{**WEATHER, "input_schema": schema}]))
     return tools(request)["get_weather"]["inputSchema"]["json"]
 
 
@@ -121,13 +121,13 @@ def test_case_10_an_aside_between_results() -> None:
     def tool(call_id: str) -> dict[str, Any]:
         return {"role": "tool", "tool_call_id": call_id, "content": call_id}
 
-    made = [{"id": each, "type": "function", "function": {"name": "f", "arguments": "{}"}} for each in ("c1", "c2")]
+    calls = [{"id": each, "type": "function", "function": {"name": "f", "arguments": "{}"}} for each in ("c1", "c2")]
     request = translate_to_kiro(
         {
             "model": "claude-sonnet-4.5",
             "messages": [
                 user("a"),
-                {"role": "assistant", "content": None, "tool_calls": made},
+                {"role": "assistant", "content": None, "tool_calls": calls},
                 tool("c1"),
                 assistant("thinking aloud"),
                 tool("c2"),
@@ -136,8 +136,8 @@ def test_case_10_an_aside_between_results() -> None:
         },
         "openai",
     )
-    answers = state(request)["history"][2]["userInputMessage"]["userInputMessageContext"]["toolResults"]
-    assert [each["toolUseId"] for each in answers] == ["c1", "c2"]
+    results = state(request)["history"][2]["userInputMessage"]["userInputMessageContext"]["toolResults"]
+    assert [each["toolUseId"] for each in results] == ["c1", "c2"]
     assert history(request)[3] == ("assistant", "thinking aloud")
     assert current(request)["content"] == "go"
 
@@ -191,7 +191,7 @@ def test_case_14_long_and_empty_descriptions() -> None:
 
 
 def test_case_15_keywords_are_removed_and_properties_of_the_same_names_stay() -> None:
-    given = {
+    schema = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",
         "properties": {"format": {"type": "string", "format": "uri"}, "required": {"type": "boolean"}},
@@ -199,13 +199,13 @@ def test_case_15_keywords_are_removed_and_properties_of_the_same_names_stay() ->
         "additionalProperties": False,
     }
     properties = {"format": {"type": "string"}, "required": {"type": "boolean"}}
-    assert schema_of(given) == {"type": "object", "properties": properties}
+    assert schema_of(schema) == {"type": "object", "properties": properties}
 
 
 def test_case_16_unions_at_the_root() -> None:
     string = {"type": "string"}
-    given = {"anyOf": [{"properties": {"a": string}, "required": ["a"]}, {"properties": {"b": string}}]}
-    assert schema_of(given) == {"type": "object", "properties": {"a": string, "b": string}}
+    schema = {"anyOf": [{"properties": {"a": string}, "required": ["a"]}, {"properties": {"b": string}}]}
+    assert schema_of(schema) == {"type": "object", "properties": {"a": string, "b": string}}
     assert schema_of(None) == schema_of({"type": "string"}) == {"type": "object", "properties": {}}
 
 
@@ -282,8 +282,8 @@ def test_case_22_repeated_content_is_kept_and_text_is_text() -> None:
 def test_case_23_thinking_tags_only_when_thinking_was_asked_for() -> None:
     pieces = ["<thin", "king>\nplan uses `</thinking>` tag", "</thinking>\n\nAnswer"]
     stream = frames(*map(text, pieces), usage())
-    asked = translate_to_kiro(anthropic_request(user("a"), thinking={"type": "enabled", "budget_tokens": 2000}))
-    message = parse_message_stream(client_stream(stream, asked.plan))
+    translation = translate_to_kiro(anthropic_request(user("a"), thinking={"type": "enabled", "budget_tokens": 2000}))
+    message = parse_message_stream(client_stream(stream, translation.plan))
     assert [block.get("thinking") for block in message["content"]] == ["plan uses `</thinking>` tag", None]
     assert texts(message) == "Answer"
     assert texts(
@@ -303,8 +303,8 @@ def test_case_24_reasoning_signature_text_usage() -> None:
         ("meteringEvent", {"usage": 0.05, "unit": "credit"}),
     )
     message = parse_message_stream(client_stream(stream))
-    thought, spoken = message["content"]
-    assert (thought["thinking"], spoken["text"], message["stop_reason"]) == ("12345678", "x" * 40, "end_turn")
+    thought, answer = message["content"]
+    assert (thought["thinking"], answer["text"], message["stop_reason"]) == ("12345678", "x" * 40, "end_turn")
     assert message["usage"]["output_tokens"] == 12
     assert [
         message["usage"][name] for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
@@ -388,15 +388,15 @@ def test_the_whole_request_has_the_structure_of_the_document() -> None:
 
 
 def test_a_call_of_the_history_becomes_a_tool_use() -> None:
-    given = {"path": "file.js", "content": "..."}
-    blocks = [{"type": "text", "text": "I'll edit the file"}, use("toolu_xxx", "edit", given)]
+    arguments = {"path": "file.js", "content": "..."}
+    blocks = [{"type": "text", "text": "I'll edit the file"}, use("toolu_xxx", "edit", arguments)]
     request = translate_to_kiro(
         anthropic_request(user("a"), assistant(blocks), user([result("toolu_xxx", DONE)]), tools=[EDIT])
     )
     assert state(request)["history"][1] == {
         "assistantResponseMessage": {
             "content": "I'll edit the file",
-            "toolUses": [{"toolUseId": "toolu_xxx", "name": "edit", "input": given}],
+            "toolUses": [{"toolUseId": "toolu_xxx", "name": "edit", "input": arguments}],
         }
     }
     assert current(request)["content"] == "Tool results provided."

@@ -160,8 +160,8 @@ NAMES = ("edit", "read")
 
 def planned(client: str) -> Plan:
     tools = tuple(ToolSpec(name, schema={"type": "object"}) for name in NAMES)
-    asked = Conversation("claude-sonnet-4.5", (Message("user", (Text("go"),)),), tools=tools, stream=True)
-    return plan(registry.get(client), registry.get("kiro"), asked)
+    conversation = Conversation("claude-sonnet-4.5", (Message("user", (Text("go"),)),), tools=tools, stream=True)
+    return plan(registry.get(client), registry.get("kiro"), conversation)
 
 
 def frame(kind: str, **body: Any) -> bytes:
@@ -188,14 +188,14 @@ END = frame("contextUsageEvent", contextUsagePercentage=1.5)
 @pytest.mark.parametrize("ends", [(False, True), (True, False), (False, False), (False, True, True)])
 def test_l23_a_call_without_its_stop_is_not_completed(client: str, ends: tuple[bool, ...]) -> None:
     data = b"".join(call(f"t{at}", stop=stop) for at, stop in enumerate(ends)) + END
-    made = planned(client)
-    reply, notes = read_whole_reply(made, data, fixed_environment())
+    translation_plan = planned(client)
+    reply, notes = read_whole_reply(translation_plan, data, fixed_environment())
     [choice] = reply.choices
     calls = [block.id for block in choice.blocks if isinstance(block, ToolCall)]
     assert len(calls) == sum(ends)
     assert choice.stop.reason is StopReason.LENGTH
     assert [note.rule for note in notes].count("kiro.stream.open_call") == ends.count(False)
-    answer = ResponseTranslator(made, fixed_environment())
+    answer = ResponseTranslator(translation_plan, fixed_environment())
     answer.feed(data)
     answer.close()
     assert answer.progress.stop is not None and answer.progress.stop.reason is StopReason.LENGTH
@@ -258,10 +258,10 @@ def test_l23_no_token_count_fails_a_reply(kind: str, value: Any) -> None:
 )
 def test_l23_text_that_cannot_be_a_call_is_not_buffered(words: str) -> None:
     answer = ResponseTranslator(planned("anthropic"), fixed_environment())
-    held = not RawCallScanner(NAMES).feed(words)
+    is_buffered = not RawCallScanner(NAMES).feed(words)
     out = b"".join(answer.feed(text(letter)) for letter in f"Well. {words}")
     client_text = "".join(json.loads(line[6:])["delta"]["text"] for line in out.splitlines() if b"text_delta" in line)
-    assert (client_text == f"Well. {words}") == held
+    assert (client_text == f"Well. {words}") == is_buffered
     more = b"".join(answer.feed(text(letter)) for letter in "} more words, and then some.")
     client_text += "".join(json.loads(line[6:])["delta"]["text"] for line in more.splitlines() if b"text_delta" in line)
     assert client_text == f"Well. {words}}} more words, and then some."
@@ -374,18 +374,18 @@ def test_s4_a_reference_bomb_does_not_grow(name: str) -> None:
     assert peak < 40 * MAX_EXPANSION + 4 * len(jsonio.encode(bomb))
 
 
-def asked(*schemas: SCHEMA) -> Conversation:
+def conversation_with(*schemas: SCHEMA) -> Conversation:
     tools = tuple(ToolSpec(f"tool_{at}", "does it", schema) for at, schema in enumerate(schemas))
     return Conversation("claude-sonnet-4.5", (Message("user", (Text("hello"),)),), tools=tools)
 
 
 def test_s4_the_tools_of_a_request_share_one_limit_and_a_note_names_the_tool() -> None:
     one = described(20_000, 4)
-    made = plan(registry.get("anthropic"), registry.get("kiro"), asked(*[one] * 10))
-    assert len(made.request().body) < 2 * MAX_EXPANSION
-    cut = [note.detail for note in made.notes if "(as any value)" in note.detail]
+    translation_plan = plan(registry.get("anthropic"), registry.get("kiro"), conversation_with(*[one] * 10))
+    assert len(translation_plan.request().body) < 2 * MAX_EXPANSION
+    cut = [note.detail for note in translation_plan.notes if "(as any value)" in note.detail]
     assert cut[0].startswith("the schema of tool_3 ") and len(cut) == 7  # three of them are within the limit
-    assert {note.action for note in made.notes if "(as any value)" in note.detail} == {"dropped"}
+    assert {note.action for note in translation_plan.notes if "(as any value)" in note.detail} == {"dropped"}
 
 
 def test_s4_a_recursive_schema_keeps_its_first_levels() -> None:
@@ -411,5 +411,5 @@ def test_s4_usual_references_are_put_in_place() -> None:
 @pytest.mark.parametrize("name", ["deep", "mutual", "unions", "252 KB"])
 def test_s4_no_other_dialect_puts_references_in_place(target: str, name: str) -> None:
     bomb = BOMBS[name]
-    body = plan(registry.get("openai"), registry.get(target), asked(bomb)).request().body
+    body = plan(registry.get("openai"), registry.get(target), conversation_with(bomb)).request().body
     assert len(body) < 2 * len(jsonio.encode(bomb)) + 2000

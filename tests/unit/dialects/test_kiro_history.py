@@ -246,8 +246,8 @@ MANY = tuple([Message(role, (Text("word " * 80),)) for _ in range(4_000) for rol
 @pytest.mark.parametrize(("oversize", "limit"), [("trim", None), ("refuse", 2), ("trim", 7_000)])
 def test_trimming_takes_time_in_proportion_to_history(oversize: str, limit: int | None, merges: bool) -> None:
     def work(count: int) -> Callable[[], object]:
-        asked = Conversation("claude-sonnet-4.5", (*MANY[:count], Message("user", (Text("now"),))))
-        return lambda: FitSize(200_000, oversize, limit, merges).forward(asked, Notes(), Facts())
+        conversation = Conversation("claude-sonnet-4.5", (*MANY[:count], Message("user", (Text("now"),))))
+        return lambda: FitSize(200_000, oversize, limit, merges).forward(conversation, Notes(), Facts())
 
     check_linear_growth(work, len(MANY), 4, in_c=False)
     fitted, _ = FitSize(200_000, oversize, limit, merges).forward(
@@ -260,8 +260,8 @@ def test_a_tool_that_is_nested_too_deeply_counts_nothing() -> None:
     schema: dict[str, Any] = {}
     for _ in range(100_000):
         schema = {"not": schema}
-    asked = Conversation("m", (Message("user", (Text("four"),)),), tools=(ToolSpec("deep", "", schema),))
-    assert estimate_input_tokens(asked) == 1
+    conversation = Conversation("m", (Message("user", (Text("four"),)),), tools=(ToolSpec("deep", "", schema),))
+    assert estimate_input_tokens(conversation) == 1
     while schema:  # one by one, as a tree of such depth cannot be freed at once
         schema = schema["not"]
 
@@ -352,15 +352,15 @@ def test_a_turn_gets_the_one_form_the_service_has(message: Message, blocks: tupl
     [turn("user", RESULT, Text("a"), IMAGE), turn("assistant", SEALED, Text("a"), CALL)],
 )
 def test_a_turn_in_that_form_is_unchanged(message: Message) -> None:
-    given = Conversation("m", (message,))
+    conversation = Conversation("m", (message,))
     notes = Notes()
-    assert BuildHistory().forward(given, notes, Facts())[0] is given
+    assert BuildHistory().forward(conversation, notes, Facts())[0] is conversation
     assert not list(notes)
 
 
 def test_many_turns_without_text_are_one_note_for_each_text_that_they_got() -> None:
-    asked = turn("user", RESULT)
-    _, notes = build(asked, turn("assistant", CALL), asked, turn("assistant", Text("a")), asked)
+    message = turn("user", RESULT)
+    _, notes = build(message, turn("assistant", CALL), message, turn("assistant", Text("a")), message)
     assert [(note.rule, note.at, note.detail) for note in notes] == [
         ("kiro.text.missing", "here", f"{what} no text, and the service requires one; {words!r} is sent")
         for what, words in (("3 turns or results have", "Tool results provided."), ("a turn or result has", "."))

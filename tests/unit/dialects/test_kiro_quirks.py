@@ -53,7 +53,7 @@ def text_block(words: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "named"),
+    ("model", "named"),
     [
         ("claude-sonnet-4-5-20250929", "claude-sonnet-4.5"),
         ("claude-sonnet-4-5", "claude-sonnet-4.5"),
@@ -71,8 +71,8 @@ def text_block(words: str) -> dict[str, Any]:
         ("a-model-of-2031", "a-model-of-2031"),
     ],
 )
-def test_models_have_the_services_names(asked: str, named: str) -> None:
-    assert normalize_model_name(asked) == named
+def test_models_have_the_services_names(model: str, named: str) -> None:
+    assert normalize_model_name(model) == named
     assert normalize_model_name(named) == named
 
 
@@ -239,7 +239,7 @@ STRING = {"type": "string"}
 
 
 @pytest.mark.parametrize(
-    ("given", "cleaned"),
+    ("schema", "cleaned"),
     [
         ({"type": "object", "properties": {}}, {"type": "object", "properties": {}}),
         ({"type": "array", "items": STRING}, {"type": "object", "properties": {}}),
@@ -295,9 +295,9 @@ STRING = {"type": "string"}
         ({"properties": {"a": {"type": "string", "enum": ["format"], "examples": [{"pattern": 1}]}}}, None),
     ],
 )
-def test_schemas_are_cleaned(given: Any, cleaned: Any) -> None:
-    found, _ = clean_schema(given)
-    assert found == (cleaned or {"type": "object", **given})
+def test_schemas_are_cleaned(schema: Any, cleaned: Any) -> None:
+    found, _ = clean_schema(schema)
+    assert found == (cleaned or {"type": "object", **schema})
     assert clean_schema(found)[0] == found
     assert list(schema_breaches(found, "json")) == []
 
@@ -381,8 +381,8 @@ def test_an_image_by_address_is_refused_now_and_a_line_later() -> None:
 def test_the_newest_ten_images_of_a_turn_stay() -> None:
     many = [image(png(number + 1)) for number in range(12)]
     request = translate_to_kiro(anthropic_request(user([text_block("a"), *many]), assistant("b"), user("c")))
-    kept = state(request)["history"][0]["userInputMessage"]["images"]
-    assert [each["source"]["bytes"] for each in kept] == [png(number + 1) for number in range(2, 12)]
+    images = state(request)["history"][0]["userInputMessage"]["images"]
+    assert [each["source"]["bytes"] for each in images] == [png(number + 1) for number in range(2, 12)]
     with pytest.raises(Unrepresentable, match="more than 10 images"):
         translate_to_kiro(anthropic_request(user(many)))
 

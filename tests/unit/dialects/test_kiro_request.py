@@ -65,13 +65,13 @@ def body() -> dict[str, Any]:
                 }
             },
         },
-        "profileArn": "arn:x",
+        "profileArn": "arn:aws:codewhisperer:us-east-1:699475941385:profile/test",
         "agentMode": "spec",
     }
 
 
-def read(given: Any) -> Conversation:
-    return DIALECT.codec.parse_request(DIALECT.binding.unwrap(given))
+def read(payload: Any) -> Conversation:
+    return DIALECT.codec.parse_request(DIALECT.binding.unwrap(payload))
 
 
 # --- reading
@@ -109,13 +109,13 @@ def test_a_clients_request_can_be_sent_to_other_dialects(target: str) -> None:
 
 
 def test_redacted_reasoning_and_unknown_forms() -> None:
-    given = body()
-    turn = given["conversationState"]["history"][1]["assistantResponseMessage"]
+    payload = body()
+    turn = payload["conversationState"]["history"][1]["assistantResponseMessage"]
     turn["reasoningContent"] = {"redactedContent": "eA=="}
-    assert read(given).messages[1].blocks[0] == Reasoning("", "kiro", Signature("kiro", "eA==", "redacted"))
-    laws.own_body_round_trips(TARGETED, given)
+    assert read(payload).messages[1].blocks[0] == Reasoning("", "kiro", Signature("kiro", "eA==", "redacted"))
+    laws.own_body_round_trips(TARGETED, payload)
     turn["reasoningContent"] = {"flat": 1}
-    extra = read(given).messages[1].extra
+    extra = read(payload).messages[1].extra
     assert extra is not None
     assert extra.fields["reasoningContent"] == {"flat": 1}
 
@@ -136,20 +136,20 @@ def test_fields_for_newer_models_are_read_and_the_rest_kept() -> None:
 
 
 def test_cache_points_among_tools_are_left_out_with_a_note() -> None:
-    given = body()
-    current = given["conversationState"]["currentMessage"]["userInputMessage"]
+    payload = body()
+    current = payload["conversationState"]["currentMessage"]["userInputMessage"]
     current["userInputMessageContext"]["tools"].append({"cachePoint": {"type": "default"}})
-    assert isinstance(read(given).tools[1], Opaque)
-    translated = dragoman.translate_request(given, source="kiro", target="kiro")
+    assert isinstance(read(payload).tools[1], Opaque)
+    translated = dragoman.translate_request(payload, source="kiro", target="kiro")
     assert "kiro.tools.cache_point" in [note.rule for note in translated.notes]
 
 
 def test_null_equals_absence() -> None:
-    given = body()
-    current = given["conversationState"]["currentMessage"]["userInputMessage"]
+    payload = body()
+    current = payload["conversationState"]["currentMessage"]["userInputMessage"]
     current |= {"images": None, "userInputMessageContext": None, "userIntent": None, "content": None}
-    given["conversationState"]["history"] = None
-    found = read(given)
+    payload["conversationState"]["history"] = None
+    found = read(payload)
     assert found.messages == (Message("user", ()),)
 
 
@@ -313,24 +313,24 @@ def test_a_body_that_is_no_json_is_malformed() -> None:
 
 
 def test_another_model_in_history_stays_where_it_was() -> None:
-    given = body()
-    given["conversationState"]["history"][0]["userInputMessage"]["modelId"] = "auto"
-    written = DIALECT.binding.wrap(DIALECT.codec.render_request(read(given))).body
+    payload = body()
+    payload["conversationState"]["history"][0]["userInputMessage"]["modelId"] = "auto"
+    written = DIALECT.binding.wrap(DIALECT.codec.render_request(read(payload))).body
     assert json.loads(written)["conversationState"]["history"][0]["userInputMessage"]["modelId"] == "auto"
 
 
 def test_the_profile_of_the_settings_wins_over_the_clients() -> None:
-    given = {**body(), "profileArn": "arn:client"}
-    sent = dragoman.translate_request(given, source="kiro", target="kiro", profile_arn="arn:ours").body
+    payload = {**body(), "profileArn": "arn:client"}
+    sent = dragoman.translate_request(payload, source="kiro", target="kiro", profile_arn="arn:ours").body
     assert sent["profileArn"] == "arn:ours"
-    assert dragoman.translate_request(given, source="kiro", target="kiro").body["profileArn"] == "arn:client"
+    assert dragoman.translate_request(payload, source="kiro", target="kiro").body["profileArn"] == "arn:client"
 
 
 # --- the lint
 
 
-def found(given: dict[str, Any]) -> set[str]:
-    return {breach.rule for breach in breaches(DIALECT.binding.unwrap(given))}
+def found(payload: dict[str, Any]) -> set[str]:
+    return {breach.rule for breach in breaches(DIALECT.binding.unwrap(payload))}
 
 
 def test_a_good_request_breaks_nothing() -> None:
@@ -358,11 +358,11 @@ def test_the_lint_accepts_requests_that_the_simulator_accepts(case: Case) -> Non
 
 
 def test_a_result_has_its_status() -> None:
-    given = body()
-    del given["conversationState"]["currentMessage"]["userInputMessage"]["userInputMessageContext"]["toolResults"][0][
+    payload = body()
+    del payload["conversationState"]["currentMessage"]["userInputMessage"]["userInputMessageContext"]["toolResults"][0][
         "status"
     ]
-    assert found(given) == {"kiro.result.no_status"}
+    assert found(payload) == {"kiro.result.no_status"}
 
 
 def streamed(data: bytes) -> list[str]:
@@ -442,6 +442,6 @@ def test_a_context_with_only_tools_leaves_no_extra_fields() -> None:
     tool = {"toolSpecification": {"name": "f", "description": "d", "inputSchema": {"json": {"type": "object"}}}}
     message = {"content": "hi", "modelId": "m", "userInputMessageContext": {"tools": [tool]}}
     body: dict[str, Any] = {"conversationState": {"currentMessage": {"userInputMessage": message}}}
-    asked = DIALECT.codec.parse_request(ApiRequest("generate", "m", True, body))
-    assert [tool.name for tool in asked.tools if isinstance(tool, ToolSpec)] == ["f"]
-    assert "userInputMessageContext" not in repr(asked.messages)
+    conversation = DIALECT.codec.parse_request(ApiRequest("generate", "m", True, body))
+    assert [tool.name for tool in conversation.tools if isinstance(tool, ToolSpec)] == ["f"]
+    assert "userInputMessageContext" not in repr(conversation.messages)

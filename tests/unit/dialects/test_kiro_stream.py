@@ -620,16 +620,16 @@ def recovered(*events: Any) -> list[Any]:
 
 
 def test_a_text_block_begins_with_the_first_thing_in_it() -> None:
-    began, ended, held = BlockStarted(0, Text("")), BlockEnded(0), TextDelta(0, "[Called Read")
+    began, ended, delta = BlockStarted(0, Text("")), BlockEnded(0), TextDelta(0, "[Called Read")
     signature = SignatureAdded(0, Signature("kiro", "s"))
     failed = Failed(Fault("server", "x"))
     assert recovered(began) == []
     for events in (
         (began, TextDelta(0, "a")),
         (began, ended),
-        (began, signature, held, ended),
-        (began, held, ended),
-        (began, held, failed),
+        (began, signature, delta, ended),
+        (began, delta, ended),
+        (began, delta, failed),
         (BlockStarted(0, Text("a")),),
     ):
         assert recovered(*events) == list(events)
@@ -701,7 +701,7 @@ def thinking(*pieces: str, more: tuple[tuple[str, Body], ...] = ()) -> tuple[str
 
 
 @pytest.mark.parametrize(
-    ("words", "thought_", "spoken"),
+    ("words", "thought_", "text"),
     [
         ("<thinking>\nplan</thinking>\n\nAnswer", "plan", "Answer"),
         ("  \n<thinking>plan</thinking>\n\nAnswer", "plan", "Answer"),
@@ -716,11 +716,11 @@ def thinking(*pieces: str, more: tuple[tuple[str, Body], ...] = ()) -> tuple[str
         ("plain", "", "plain"),
     ],
 )
-def test_thinking_tags_split_wherever_they_are_cut(words: str, thought_: str, spoken: str) -> None:
-    assert thinking(words) == (thought_, spoken)
-    assert thinking(*words) == (thought_, spoken)
+def test_thinking_tags_split_wherever_they_are_cut(words: str, thought_: str, text: str) -> None:
+    assert thinking(words) == (thought_, text)
+    assert thinking(*words) == (thought_, text)
     for at in range(1, len(words)):
-        assert thinking(words[:at], words[at:]) == (thought_, spoken), at
+        assert thinking(words[:at], words[at:]) == (thought_, text), at
 
 
 def test_a_call_is_a_boundary_that_closes_thinking() -> None:
@@ -786,10 +786,10 @@ def test_frames_after_a_failure_are_not_read() -> None:
 
 
 def test_content_that_only_text_can_have_ends_the_search_for_tags() -> None:
-    asked = translate_to_kiro(anthropic_request(user("a"), thinking={"type": "enabled", "budget_tokens": 2000})).plan
+    planned = translate_to_kiro(anthropic_request(user("a"), thinking={"type": "enabled", "budget_tokens": 2000})).plan
     cited = CitationAdded(0, Opaque("anthropic", {}))
     for words in ("<thin", "<thinking>plan", "<thinking>plan</thinking>\n\n", "plain"):
-        events = ResponseFilters(asked, BlockKeys(1)).feed(
+        events = ResponseFilters(planned, BlockKeys(1)).feed(
             (Started("", ""), BlockStarted(0, Text("")), TextDelta(0, words), cited, BlockEnded(0))
         )
         check((*events, Stopped(Stop(StopReason.END)), FINISHED))

@@ -53,13 +53,13 @@ def text(words: Any) -> Body:
     return {"type": "text", "text": words}
 
 
-def asked_with(message: Body) -> Body:
+def body_with(message: Body) -> Body:
     return anthropic_request(user("weather?"), assistant([use(ID)]), message, tools=[WEATHER])
 
 
 def kiro_result(message: Body, source: str = "anthropic") -> Body:
     """The one result of the request that holds this tool message."""
-    body = asked_with(message)
+    body = body_with(message)
     if source == "openai":
         body["tools"] = [
             {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER["input_schema"]}}
@@ -158,7 +158,7 @@ TS4 = {
 
 @pytest.mark.parametrize(("message", "words", "rule"), TS4.values(), ids=TS4.keys())
 def test_extract_nested_content_edge_cases(message: Body, words: str, rule: str | None) -> None:
-    request = translate_to_kiro(asked_with(message))
+    request = translate_to_kiro(body_with(message))
     assert results(request) == [expected(words)]
     assert [name for name in rules(request) if name.startswith("kiro.result.")][:1] == ([rule] if rule else [])
 
@@ -189,7 +189,7 @@ def test_ac3_every_extraction_problem_is_a_debug_record_without_the_text(
     message: Body, rule: str, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, logger="dragoman.kiro"):
-        translate_to_kiro(asked_with(message))
+        translate_to_kiro(body_with(message))
     (record,) = [each for each in caplog.records if each.name == "dragoman.kiro"]
     assert record.levelno == logging.DEBUG
     assert record.getMessage() == f"the result of call {ID} was changed at {place} (rule {rule})"
@@ -197,7 +197,7 @@ def test_ac3_every_extraction_problem_is_a_debug_record_without_the_text(
 
 def test_ac3_a_good_result_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="dragoman.kiro"):
-        translate_to_kiro(asked_with(tool_message("fine")))
+        translate_to_kiro(body_with(tool_message("fine")))
     assert caplog.records == []
 
 
@@ -231,7 +231,7 @@ def test_build_request_tool_result_integration_ts5_2() -> None:
 
 def test_build_request_readable_media_is_lifted_out_of_the_result() -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
-    request = translate_to_kiro(asked_with(tool_message([image])))
+    request = translate_to_kiro(body_with(tool_message([image])))
     assert results(request) == [expected("(image 1 below)")]
     assert current(request)["images"] == [{"format": "png", "source": {"bytes": PIXEL}}]
 
@@ -269,9 +269,9 @@ def read(*blocks: Any) -> tuple[Conversation, list[str]]:
 
 
 def test_a_result_in_order_is_left_as_it_is() -> None:
-    given = Conversation("m", (Message("user", (result(Text("a"), Text(" ")), Text("b"))),))
+    conversation = Conversation("m", (Message("user", (result(Text("a"), Text(" ")), Text("b"))),))
     notes = Notes()
-    assert FlattenResults().forward(given, notes, Facts())[0] is given
+    assert FlattenResults().forward(conversation, notes, Facts())[0] is conversation
     assert not list(notes)
 
 
@@ -315,12 +315,12 @@ def test_a_kiro_client_may_give_results_in_any_shape_too(content: Any, words: li
 
 
 @pytest.mark.parametrize(
-    ("status", "is_error", "kept"),
+    ("status", "is_error", "is_kept"),
     [(None, False, False), ("success", False, False), ("error", True, False), ("FAILED", True, True), (7, False, True)],
 )
-def test_a_kiro_clients_status(status: Any, is_error: bool, kept: bool) -> None:
+def test_a_kiro_clients_status(status: Any, is_error: bool, is_kept: bool) -> None:
     found = parse_result(Fields({"toolUseId": "c", "status": status, "content": []}, "here"))
-    assert (found.is_error, found.extra is not None) == (is_error, kept)
+    assert (found.is_error, found.extra is not None) == (is_error, is_kept)
 
 
 def deep(wrap: Any) -> Any:
@@ -368,8 +368,8 @@ def test_kiro_translation_complete_tool_flow() -> None:
     (choice,) = reply["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] == "Let me see."
-    asked = [user("weather?"), choice["message"], {"role": "tool", "tool_call_id": "t1", "content": SUNNY}]
-    second = translate_to_kiro({**body, "messages": asked}, "openai")
+    messages = [user("weather?"), choice["message"], {"role": "tool", "tool_call_id": "t1", "content": SUNNY}]
+    second = translate_to_kiro({**body, "messages": messages}, "openai")
     entry = second.body["conversationState"]["history"][1]["assistantResponseMessage"]
     assert entry["toolUses"] == [{"toolUseId": "t1", "name": "get_weather", "input": {"a": 1}}]
     assert results(second) == [expected(SUNNY, call_id="t1")]
@@ -378,7 +378,7 @@ def test_kiro_translation_complete_tool_flow() -> None:
 @pytest.mark.parametrize("profile", ["official", "observed", "paranoid"])
 def test_kiro_executor_with_tool_results(profile: Profile) -> None:
     """No request with tool results is improperly formed, at any strictness, by either wire protocol."""
-    request = translate_to_kiro(asked_with(tool_message([text("a"), [None, {"x": 1}], 7])))
+    request = translate_to_kiro(body_with(tool_message([text("a"), [None, {"x": 1}], 7])))
     for binding in (KiroBinding(), KiroTargetBinding()):
         assert first_refusal(binding.wrap(request.plan.call()), profile) is None
 

@@ -19,8 +19,8 @@ POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required":
 
 def plain(schema: dict[str, Any]) -> tuple[Any, list[tuple[str, str]]]:
     notes = Notes()
-    asked = Conversation("m", (), tools=(ToolSpec("go", "", schema),))
-    sent, _ = SimplifySchemas("some", ROOT, KEPT).forward(asked, notes, Facts())
+    conversation = Conversation("m", (), tools=(ToolSpec("go", "", schema),))
+    sent, _ = SimplifySchemas("some", ROOT, KEPT).forward(conversation, notes, Facts())
     again, _ = SimplifySchemas("some", ROOT, KEPT).forward(sent, notes, Facts())
     assert again is sent  # a second time there is nothing to do
     tool = sent.tools[0]
@@ -104,16 +104,16 @@ def test_a_union_of_objects_is_one_object() -> None:
 
 def test_results_without_ids_match_calls_by_name_and_in_order() -> None:
     pairs = ToolCallIds("call_")
-    made = [
+    tools = [
         pairs.add_call("", "read"),
         pairs.add_call("call_2", "find"),
         pairs.add_call("", "read"),
         pairs.add_call("", "find"),
     ]
-    assert made == ["call_1", "call_2", "call_3", "call_4"]
-    assert [pairs.match_result("", "find"), pairs.match_result("call_1", ""), pairs.match_result("", "read")] == made[
+    assert tools == ["call_1", "call_2", "call_3", "call_4"]
+    assert [pairs.match_result("", "find"), pairs.match_result("call_1", ""), pairs.match_result("", "read")] == tools[
         1::-1
-    ] + made[2:3]
+    ] + tools[2:3]
     assert [pairs.match_result("", ""), pairs.match_result("", ""), pairs.match_result("own", "x")] == [
         "call_4",
         "call_5",

@@ -28,7 +28,7 @@ def chatting(**fields: Any) -> dict[str, Any]:
 # --- Gemini
 
 DECLARED = {"name": "go", "description": "Goes.", "parametersJsonSchema": SCHEMA}
-ASKED = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+REQUEST = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
 
 
 @every_target
@@ -44,17 +44,17 @@ ASKED = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
     ids=["object", "snake", "lone", "lone-in-list", "snake-schema"],
 )
 def test_l11_gemini_tools_in_every_shape_the_service_reads(tools: Any, target: str) -> None:
-    result = translated({**ASKED, "tools": tools}, "gemini", target)
-    usual = translated({**ASKED, "tools": [{"functionDeclarations": [DECLARED]}]}, "gemini", target)
+    result = translated({**REQUEST, "tools": tools}, "gemini", target)
+    usual = translated({**REQUEST, "tools": [{"functionDeclarations": [DECLARED]}]}, "gemini", target)
     assert result.body == usual.body
 
 
 def test_l11_gemini_names_the_place_of_an_error() -> None:
     with pytest.raises(MalformedRequest) as refused:
-        translated({**ASKED, "tools": {"functionDeclarations": {"name": 5}}}, "gemini", "openai")
+        translated({**REQUEST, "tools": {"functionDeclarations": {"name": 5}}}, "gemini", "openai")
     assert refused.value.fault.at == "tools.functionDeclarations.name"
     with pytest.raises(MalformedRequest):
-        translated({**ASKED, "tools": "go"}, "gemini", "openai")
+        translated({**REQUEST, "tools": "go"}, "gemini", "openai")
 
 
 @every_target
@@ -69,18 +69,18 @@ def test_l11_gemini_names_the_place_of_an_error() -> None:
     ],
 )
 def test_l11_gemini_contents_in_every_shape(body: dict[str, Any], target: str) -> None:
-    assert translated(body, "gemini", target).body == translated(ASKED, "gemini", target).body
+    assert translated(body, "gemini", target).body == translated(REQUEST, "gemini", target).body
 
 
 @pytest.mark.parametrize("system", ["Be brief.", {"parts": {"text": "Be brief."}}, {"parts": ["Be brief."]}])
 @pytest.mark.parametrize("name", ["systemInstruction", "system_instruction"])
 def test_l11_gemini_system_in_every_shape(name: str, system: Any) -> None:
-    result = translated({**ASKED, name: system}, "gemini", "anthropic")
+    result = translated({**REQUEST, name: system}, "gemini", "anthropic")
     assert result.body["system"] == "Be brief."
 
 
 def test_l11_gemini_stop_sequences_may_be_one_string() -> None:
-    result = translated({**ASKED, "generation_config": {"stop_sequences": "END"}}, "gemini", "anthropic")
+    result = translated({**REQUEST, "generation_config": {"stop_sequences": "END"}}, "gemini", "anthropic")
     assert result.body["stop_sequences"] == ["END"]
 
 
@@ -336,11 +336,11 @@ def test_l11_it_becomes_a_chat_body_for_chat() -> None:
 
 
 def test_l11_its_reply_is_a_chat_reply() -> None:
-    asked = translated(AGENT, "openai", "anthropic")
+    translation = translated(AGENT, "openai", "anthropic")
     use = {"type": "tool_use", "id": "toolu_1", "name": "ApplyPatch", "input": {"input": "*** Begin"}}
     reply: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [use]}
     reply |= {"stop_reason": "tool_use", "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1}}
-    reply_body = dragoman.translate_reply(reply, source="anthropic", target="openai", request=asked).body
+    reply_body = dragoman.translate_reply(reply, source="anthropic", target="openai", request=translation).body
     [call] = reply_body["choices"][0]["message"]["tool_calls"]
     assert (call["type"], call["custom"]) == ("custom", {"name": "ApplyPatch", "input": "*** Begin"})
 

@@ -41,14 +41,14 @@ def parsed(**body: Any) -> Conversation:
     return OLLAMA.codec.parse_request(OLLAMA.binding.unwrap({"model": "m", "messages": [USER], **body}))
 
 
-def sent(asked: Conversation, **settings: object) -> tuple[dict[str, Any], Plan]:
+def sent(conversation: Conversation, **settings: object) -> tuple[dict[str, Any], Plan]:
     """Return the translation of an Anthropic client's conversation."""
-    made = plan(ANTHROPIC, configure_dialect(OLLAMA, settings), asked)
-    body: Any = jsonio.decode(made.request().body)
-    return body, made
+    planned = plan(ANTHROPIC, configure_dialect(OLLAMA, settings), conversation)
+    body: Any = jsonio.decode(planned.request().body)
+    return body, planned
 
 
-def asked_for(*messages: Message, **more: Any) -> Conversation:
+def conversation_with(*messages: Message, **more: Any) -> Conversation:
     return Conversation("m", messages or (Message("user", (Text("hi"),)),), **more)
 
 
@@ -65,28 +65,28 @@ def test_a_request_streams_by_default() -> None:
 
 def test_the_settings_of_a_request_are_those_that_others_have() -> None:
     options = {"num_predict": 9, "temperature": 0.5, "repeat_penalty": 1.1, "stop": ["a", "b"], "num_ctx": 8192}
-    asked = parsed(options=options, format={"type": "object"}, think="high", keep_alive=0, logprobs=True)
-    assert (asked.max_tokens, asked.stop) == (9, ("a", "b"))
-    assert asked.sampling == {"temperature": 0.5, "repetition_penalty": 1.1}
-    assert (asked.output.kind, asked.output.schema) == ("schema", {"type": "object"})
-    assert asked.thinking == Thinking("default", "high")
-    written = OLLAMA.codec.render_request(asked).body
+    conversation = parsed(options=options, format={"type": "object"}, think="high", keep_alive=0, logprobs=True)
+    assert (conversation.max_tokens, conversation.stop) == (9, ("a", "b"))
+    assert conversation.sampling == {"temperature": 0.5, "repetition_penalty": 1.1}
+    assert (conversation.output.kind, conversation.output.schema) == ("schema", {"type": "object"})
+    assert conversation.thinking == Thinking("default", "high")
+    written = OLLAMA.codec.render_request(conversation).body
     assert isinstance(written, dict) and written["options"] == options
     assert (written["keep_alive"], written["logprobs"], written["think"]) == (0, True, "high")
 
 
 @pytest.mark.parametrize(("think", "mode"), [(True, "on"), (False, "off"), (None, "default")])
 def test_thinking_is_on_off_or_left_to_the_model(think: bool | None, mode: str) -> None:
-    asked = parsed(think=think)
-    assert asked.thinking.mode == mode
-    assert OLLAMA.codec.render_request(asked).body.get("think") is think  # type: ignore[union-attr]
+    conversation = parsed(think=think)
+    assert conversation.thinking.mode == mode
+    assert OLLAMA.codec.render_request(conversation).body.get("think") is think  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("limit", [-1, -2, 0])
 def test_a_request_without_a_limit_stays_unlimited(limit: int) -> None:
-    asked = parsed(options={"num_predict": limit})
-    assert asked.max_tokens is None
-    assert OLLAMA.codec.render_request(asked).body["options"] == {"num_predict": limit}  # type: ignore[index,call-overload]
+    conversation = parsed(options={"num_predict": limit})
+    assert conversation.max_tokens is None
+    assert OLLAMA.codec.render_request(conversation).body["options"] == {"num_predict": limit}  # type: ignore[index,call-overload]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_values_that_the_service_refuses_are_refused_with_their_place(body: dict
 
 
 def test_results_without_ids_belong_to_the_first_call_of_their_tool() -> None:
-    asked = parsed(
+    conversation = parsed(
         messages=[
             USER,
             {"role": "Assistant", "tool_calls": [call("read", {"n": 1}), call("find", {}), call("read", {"n": 2})]},
@@ -120,13 +120,13 @@ def test_results_without_ids_belong_to_the_first_call_of_their_tool() -> None:
             {"role": "user", "content": "and?"},
         ]
     )
-    calls = [block for block in asked.messages[1].blocks if isinstance(block, ToolCall)]
+    calls = [block for block in conversation.messages[1].blocks if isinstance(block, ToolCall)]
     assert len({each.id for each in calls}) == 3
-    results = [block for block in asked.messages[2].blocks if isinstance(block, ToolResult)]
+    results = [block for block in conversation.messages[2].blocks if isinstance(block, ToolResult)]
     assert [result.call_id for result in results] == [calls[1].id, calls[0].id, calls[2].id]
     assert results[2].content == (Text("two"), Media("image", "image/png", "base64", PIXEL))
-    assert asked.messages[2].blocks[3] == Text("and?")
-    body: Any = OLLAMA.codec.render_request(asked).body
+    assert conversation.messages[2].blocks[3] == Text("and?")
+    body: Any = OLLAMA.codec.render_request(conversation).body
     named = [(each["tool_name"], each["tool_call_id"]) for each in body["messages"] if each["role"] == "tool"]
     assert named == [(name, result.call_id) for name, result in zip(("find", "read", "read"), results, strict=True)]
 
@@ -141,8 +141,8 @@ def test_only_the_service_itself_loads_a_model() -> None:
 
 def test_the_arguments_keep_the_order_of_their_keys() -> None:
     arguments = {"z": 1, "a": {"y": 2.5, "b": None}, "m": [1]}
-    asked = parsed(messages=[{"role": "assistant", "tool_calls": [call("go", arguments)]}])
-    body: Any = OLLAMA.codec.render_request(asked).body
+    conversation = parsed(messages=[{"role": "assistant", "tool_calls": [call("go", arguments)]}])
+    body: Any = OLLAMA.codec.render_request(conversation).body
     assert json.dumps(body["messages"][0]["tool_calls"][0]["function"]["arguments"]) == json.dumps(arguments)
 
 
@@ -151,7 +151,7 @@ def test_a_message_is_flat() -> None:
     result = Message(
         "user", (ToolResult("c", (Text("a"), Text("b"))), Text("x"), Media("image", "image/png", "base64", PIXEL))
     )
-    body, made = sent(asked_for(Message("user", (Text("q"),)), message, result))
+    body, planned = sent(conversation_with(Message("user", (Text("q"),)), message, result))
     assert body["messages"][1] == {
         "role": "assistant",
         "content": "one\ntwo",
@@ -162,47 +162,47 @@ def test_a_message_is_flat() -> None:
         {"role": "tool", "content": "a\nb", "tool_name": "go", "tool_call_id": "c"},
         {"role": "user", "content": "x", "images": [PIXEL]},
     ]
-    assert [note.rule for note in made.notes if note.rule == "ollama.message"] == ["ollama.message"] * 2
+    assert [note.rule for note in planned.notes if note.rule == "ollama.message"] == ["ollama.message"] * 2
 
 
 def test_a_tool_choice_cannot_be_sent() -> None:
     tool = ToolSpec("go", "", {"type": "object", "properties": {}})
-    body, made = sent(asked_for(tools=(tool,), tool_choice=ToolChoice("none")))
-    assert "tools" not in body and "ollama.no_calls" in [note.rule for note in made.notes]
-    body, made = sent(asked_for(tools=(tool,), tool_choice=ToolChoice("any", parallel=False)))
+    body, planned = sent(conversation_with(tools=(tool,), tool_choice=ToolChoice("none")))
+    assert "tools" not in body and "ollama.no_calls" in [note.rule for note in planned.notes]
+    body, planned = sent(conversation_with(tools=(tool,), tool_choice=ToolChoice("any", parallel=False)))
     assert "tools" in body and not {"tool_choice", "parallel_tool_calls"} & body.keys()
-    assert {"tools.choice", "tools.parallel"} <= {note.rule for note in made.notes}
+    assert {"tools.choice", "tools.parallel"} <= {note.rule for note in planned.notes}
 
 
 def test_a_long_prompt_is_refused_and_not_cut() -> None:
-    body, made = sent(asked_for())
+    body, planned = sent(conversation_with())
     assert body["truncate"] is False and "options" not in body and "shift" not in body
-    assert not made.notes  # so does every other service
-    assert sent(asked_for(), truncate=True)[0]["truncate"] is True
+    assert not planned.notes  # so does every other service
+    assert sent(conversation_with(), truncate=True)[0]["truncate"] is True
 
 
 def test_a_client_of_the_same_dialect_decides_about_truncation() -> None:
     for fields, expected in (({}, None), ({"truncate": True}, True), ({"truncate": False}, False)):
-        made = plan(OLLAMA, OLLAMA, parsed(**fields))
-        body: Any = jsonio.decode(made.request().body)
-        assert body.get("truncate") is expected and not made.notes and made.verbatim
+        planned = plan(OLLAMA, OLLAMA, parsed(**fields))
+        body: Any = jsonio.decode(planned.request().body)
+        assert body.get("truncate") is expected and not planned.notes and planned.verbatim
 
 
 def test_the_configured_window_overrides_the_clients() -> None:
-    assert sent(asked_for(), num_ctx=32768, keep_alive="30m")[0]["options"] == {"num_ctx": 32768}
+    assert sent(conversation_with(), num_ctx=32768, keep_alive="30m")[0]["options"] == {"num_ctx": 32768}
     upstream = configure_dialect(OLLAMA, {"num_ctx": 32768, "keep_alive": -1})
     assert upstream.codec.capabilities("m").window == 32768
-    made = plan(OLLAMA, upstream, parsed(options={"num_ctx": 2048, "top_k": 3}, keep_alive="1m"))
-    body: Any = jsonio.decode(made.request().body)
+    planned = plan(OLLAMA, upstream, parsed(options={"num_ctx": 2048, "top_k": 3}, keep_alive="1m"))
+    body: Any = jsonio.decode(planned.request().body)
     assert (body["options"], body["keep_alive"]) == ({"num_ctx": 32768, "top_k": 3}, "1m")
-    assert [(note.rule, note.action) for note in made.notes] == [("ollama.num_ctx", "changed")]
-    assert not made.verbatim and made.passes  # the reply passes unchanged
+    assert [(note.rule, note.action) for note in planned.notes] == [("ollama.num_ctx", "changed")]
+    assert not planned.verbatim and planned.passes  # the reply passes unchanged
     with pytest.raises(LocalMisuse):
         configure_dialect(OLLAMA, {"num_ctx": 0})
 
 
 def test_a_budget_of_thinking_is_a_level() -> None:
-    body, _ = sent(asked_for(thinking=Thinking("on", budget=8000), max_tokens=9000))
+    body, _ = sent(conversation_with(thinking=Thinking("on", budget=8000), max_tokens=9000))
     assert body["think"] == "medium"
 
 
@@ -314,7 +314,7 @@ def test_unknown_fields_round_trip_in_the_same_dialect() -> None:
 
 
 def test_a_reply_of_another_service_is_written_as_lines() -> None:
-    made = plan(OLLAMA, ANTHROPIC, parsed())
+    planned = plan(OLLAMA, ANTHROPIC, parsed())
     data = ANTHROPIC.codec.encoder(EMPTY_REQUEST, fixed_environment())
     stream = b"".join(
         map(
@@ -322,7 +322,7 @@ def test_a_reply_of_another_service_is_written_as_lines() -> None:
             data.feed(read(line({"content": "x"}), line({"tool_calls": [call("go", {"a": 1}, id="c")]}), END)),
         )
     )
-    answer = ResponseTranslator(made, fixed_environment())
+    answer = ResponseTranslator(planned, fixed_environment())
     lines = [json.loads(each) for each in (answer.feed(stream) + answer.close()).splitlines()]
     assert [each["message"]["content"] for each in lines] == ["x", "", ""]
     assert lines[1]["message"]["tool_calls"] == [
@@ -333,11 +333,11 @@ def test_a_reply_of_another_service_is_written_as_lines() -> None:
 
 
 def test_a_whole_reply_is_written_in_other_dialects() -> None:
-    made = plan(ANTHROPIC, OLLAMA, asked_for(max_tokens=9))
+    planned = plan(ANTHROPIC, OLLAMA, conversation_with(max_tokens=9))
     body = line(
         {"content": "x", "tool_calls": [call("go", {"a": 1})]}, done=True, done_reason="stop", prompt_eval_count=4
     )
-    translated, notes = translate_whole_reply(made, body.encode(), fixed_environment())
+    translated, notes = translate_whole_reply(planned, body.encode(), fixed_environment())
     reply: Any = jsonio.decode(translated)
     assert (reply["stop_reason"], reply["usage"]["input_tokens"]) == ("tool_use", 4)
     assert reply["content"][1]["input"] == {"a": 1} and "ids.minted" in [note.rule for note in notes]

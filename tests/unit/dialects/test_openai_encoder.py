@@ -33,19 +33,19 @@ from dragoman.model.events import (
 
 CODEC, BINDING = DIALECT.codec, DIALECT.binding
 ENVIRONMENT = Environment(new_id=lambda prefix: f"{prefix}1", now=lambda: 5)
-ASKED = Conversation("asked", (Message("user", (Text("?"),)),))
+REQUEST = Conversation("asked", (Message("user", (Text("?"),)),))
 WITH_USAGE = Conversation("asked", (), extra=Extra("openai", {"stream_options": {"include_usage": True}}))
 HELLO: Events = (Started("c1", "m1"), BlockStarted(7, Text("")), TextDelta(7, "hi"), BlockEnded(7))
 END: Events = (Stopped(Stop(StopReason.END)), FINISHED)
 
 
-def write(events: Events, asked: Conversation = ASKED, codec: Any = CODEC) -> bytes:
-    encoder = codec.encoder(asked, ENVIRONMENT)
+def write(events: Events, conversation: Conversation = REQUEST, codec: Any = CODEC) -> bytes:
+    encoder = codec.encoder(conversation, ENVIRONMENT)
     return b"".join(BINDING.encode_frame(payload) for event in events for payload in encoder.feed((event,)))
 
 
-def chunks(events: Events, asked: Conversation = ASKED, codec: Any = CODEC) -> list[Any]:
-    lines = [line[6:] for line in write(events, asked, codec).decode().split("\n\n") if line]
+def chunks(events: Events, conversation: Conversation = REQUEST, codec: Any = CODEC) -> list[Any]:
+    lines = [line[6:] for line in write(events, conversation, codec).decode().split("\n\n") if line]
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
 
@@ -56,7 +56,7 @@ def deltas(events: Events, codec: Any = CODEC) -> list[Any]:
 
 
 def read(data: bytes) -> list[Event]:
-    reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(ASKED, ENVIRONMENT))
+    reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(REQUEST, ENVIRONMENT))
     return [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
 
 
@@ -140,11 +140,11 @@ def test_an_encoded_stream_is_decoded_unchanged() -> None:
 
 
 def test_an_encoded_stream_breaks_no_rule() -> None:
-    for asked in (ASKED, WITH_USAGE):
-        assert breaches(write(PARALLEL, asked)) == []
-        assert breaches(write((*HELLO, *END), asked)) == []
-        assert breaches(write((Failed(Fault("server", "x")),), asked)) == []
-        assert breaches(write((*HELLO, Failed(Fault("server", "x"))), asked)) == []
+    for conversation in (REQUEST, WITH_USAGE):
+        assert breaches(write(PARALLEL, conversation)) == []
+        assert breaches(write((*HELLO, *END), conversation)) == []
+        assert breaches(write((Failed(Fault("server", "x")),), conversation)) == []
+        assert breaches(write((*HELLO, Failed(Fault("server", "x"))), conversation)) == []
 
 
 def test_usage_comes_last_and_only_on_request() -> None:
@@ -234,7 +234,7 @@ def test_fields_that_only_chat_knows_are_written_into_their_chunk() -> None:
 
 
 def test_a_ping_is_a_comment_and_never_an_empty_data_line() -> None:
-    ping = CODEC.encoder(ASKED, ENVIRONMENT).ping()
+    ping = CODEC.encoder(REQUEST, ENVIRONMENT).ping()
     assert ping is not None and BINDING.encode_frame(ping) == b": ping\n\n"
     assert b"data: \n" not in write(PARALLEL)
 
@@ -248,9 +248,9 @@ def test_any_text_survives(text: str) -> None:
 # ---- passing frames
 
 
-def passes(*batches: Events, asked: Conversation = ASKED) -> list[bool | int]:
+def passes(*batches: Events, conversation: Conversation = REQUEST) -> list[bool | int]:
     """Return for each batch True if its frame passes, else the number of frames that replace it."""
-    encoder = CODEC.encoder(asked, ENVIRONMENT)
+    encoder = CODEC.encoder(conversation, ENVIRONMENT)
     out: list[bool | int] = []
     for batch in batches:
         passed = encoder.passes(batch)
@@ -270,11 +270,11 @@ def test_plain_frames_pass() -> None:
 
 def test_an_unrequested_usage_frame_does_not_pass() -> None:
     assert passes(HELLO, (*END[:1],), (USAGE,), (FINISHED,)) == [True, True, 0, True]
-    assert passes(HELLO, (*END[:1],), (USAGE,), (FINISHED,), asked=WITH_USAGE) == [True] * 4
+    assert passes(HELLO, (*END[:1],), (USAGE,), (FINISHED,), conversation=WITH_USAGE) == [True] * 4
 
 
 def test_usage_sent_too_early_is_sent_again_at_the_end() -> None:
-    assert passes(HELLO[:3], (USAGE, TextDelta(7, "x")), (TextDelta(7, "y"),), (BlockEnded(7), END[0]), (FINISHED,), asked=WITH_USAGE) == [
+    assert passes(HELLO[:3], (USAGE, TextDelta(7, "x")), (TextDelta(7, "y"),), (BlockEnded(7), END[0]), (FINISHED,), conversation=WITH_USAGE) == [
         True, True, True, True, 2
     ]  # fmt: skip
 

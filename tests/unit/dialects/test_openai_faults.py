@@ -195,7 +195,7 @@ def test_frames_have_no_name_and_never_an_empty_data_line() -> None:
 
 # --- The summary of a plain reply equals the codec's reading, or is left to the codec
 
-ASKED = Conversation("m", ())
+REQUEST = Conversation("m", ())
 PLAIN: dict[str, Any] = {
     "id": "chatcmpl-1",
     "object": "chat.completion",
@@ -253,7 +253,7 @@ def test_the_summary_of_a_plain_reply_equals_the_parsed_reply(body: dict[str, An
     if seen is None:
         return
     try:
-        read = DIALECT.codec.parse_reply(raw, ASKED)
+        read = DIALECT.codec.parse_reply(raw, REQUEST)
     except DragomanError as error:
         raise AssertionError(f"plain, but the codec refuses it: {error}") from error
     assert (seen.usage, seen.stop) == (read.usage, read.choices[0].stop)

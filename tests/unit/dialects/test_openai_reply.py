@@ -20,7 +20,7 @@ from dragoman.model.conversation import Choice, Conversation, Reply, Stop, StopR
 from tests.wrong_values import WRONG_VALUES, body_paths, dotted_path, with_value
 
 CODEC = DIALECT.codec
-ASKED = Conversation("asked-model", (), stop=("END",))
+REQUEST = Conversation("asked-model", (), stop=("END",))
 ENVIRONMENT = Environment(new_id=lambda prefix: f"{prefix}1", now=lambda: 1_780_000_000)
 
 FULL: dict[str, Any] = {
@@ -58,12 +58,12 @@ FULL: dict[str, Any] = {
 }
 
 
-def parse(body: Any, asked: Conversation = ASKED) -> Reply:
-    return CODEC.parse_reply(json.dumps(body).encode(), asked)
+def parse(body: Any, conversation: Conversation = REQUEST) -> Reply:
+    return CODEC.parse_reply(json.dumps(body).encode(), conversation)
 
 
 def render(reply: Reply) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(CODEC.render_reply(reply, ASKED, ENVIRONMENT))
+    body: dict[str, Any] = json.loads(CODEC.render_reply(reply, REQUEST, ENVIRONMENT))
     return body
 
 
@@ -264,7 +264,7 @@ def test_an_error_with_a_success_status_is_a_fault() -> None:
 )
 def test_a_body_that_is_no_reply_is_the_upstreams_fault(body: bytes) -> None:
     with pytest.raises(UpstreamViolation):
-        CODEC.parse_reply(body, ASKED)
+        CODEC.parse_reply(body, REQUEST)
 
 
 @pytest.mark.parametrize("place", list(body_paths(FULL)), ids=dotted_path)

@@ -134,11 +134,18 @@ def test_a_full_body_round_trips_unchanged() -> None:
 
 
 def test_a_full_body_is_understood() -> None:
-    asked = parse(FULL)
-    assert asked.stream and asked.model == "gpt-5"
-    assert [text.text for text in asked.system] == ["Be brief.", "Speak Latin."]
-    assert [message.role for message in asked.messages] == ["user", "assistant", "user", "system", "assistant", "user"]
-    kinds = [(b.kind, b.form, b.mime) for b in asked.messages[0].blocks if isinstance(b, Media)]
+    conversation = parse(FULL)
+    assert conversation.stream and conversation.model == "gpt-5"
+    assert [text.text for text in conversation.system] == ["Be brief.", "Speak Latin."]
+    assert [message.role for message in conversation.messages] == [
+        "user",
+        "assistant",
+        "user",
+        "system",
+        "assistant",
+        "user",
+    ]
+    kinds = [(b.kind, b.form, b.mime) for b in conversation.messages[0].blocks if isinstance(b, Media)]
     assert kinds == [
         ("image", "base64", "image/png"),
         ("image", "url", ""),
@@ -146,29 +153,34 @@ def test_a_full_body_is_understood() -> None:
         ("document", "base64", "application/pdf"),
         ("document", "file", ""),
     ]
-    assert asked.messages[0].blocks[-1] == Opaque("openai", FULL["messages"][2]["content"][-1], "video_url")
-    assert asked.messages[1].blocks == (
+    assert conversation.messages[0].blocks[-1] == Opaque("openai", FULL["messages"][2]["content"][-1], "video_url")
+    assert conversation.messages[1].blocks == (
         Reasoning("hm", "openai"),
         Text("I read"),
         ToolCall("call_1", "read", '{"p": 1.0}'),
         ToolCall("call_2", "patch", "*** Begin", "text", extra=Extra("openai", {"x_call": True})),
     )
-    assert asked.messages[2].blocks == (
+    assert conversation.messages[2].blocks == (
         ToolResult("call_1", (Text("one"),), extra=Extra("openai", {"name": "read"})),
         ToolResult("call_2", (Text("two"),)),
         Text("And?"),
     )
     spelt = frozenset({"custom.format"})  # a custom tool takes text anyway
-    assert asked.tools[1] == ToolSpec("patch", extra=Extra("openai", {"custom.format": {"type": "text"}}, spelt))
-    assert isinstance(asked.tools[2], Opaque)
-    assert asked.tool_choice == ToolChoice("any", ("read",), False)
-    assert asked.output == Output(
+    assert conversation.tools[1] == ToolSpec("patch", extra=Extra("openai", {"custom.format": {"type": "text"}}, spelt))
+    assert isinstance(conversation.tools[2], Opaque)
+    assert conversation.tool_choice == ToolChoice("any", ("read",), False)
+    assert conversation.output == Output(
         "schema", "out", {"type": "object"}, True, Extra("openai", {"json_schema": {"description": "d"}})
     )
-    assert asked.thinking == Thinking(effort="high")
-    assert (asked.max_tokens, asked.stop, asked.choices, asked.user) == (100, ("END",), 2, "u-1")
-    assert asked.sampling == {"temperature": 0.5, "top_p": 1, "seed": 7}
-    assert asked.extra is not None and set(asked.extra.fields) == {
+    assert conversation.thinking == Thinking(effort="high")
+    assert (conversation.max_tokens, conversation.stop, conversation.choices, conversation.user) == (
+        100,
+        ("END",),
+        2,
+        "u-1",
+    )
+    assert conversation.sampling == {"temperature": 0.5, "top_p": 1, "seed": 7}
+    assert conversation.extra is not None and set(conversation.extra.fields) == {
         "stream_options",
         "logit_bias",
         "metadata",
@@ -177,32 +189,32 @@ def test_a_full_body_is_understood() -> None:
 
 
 def test_nodes_have_their_place_in_the_payload() -> None:
-    asked = parse(FULL)
-    assert asked.messages[0].blocks[1].at.path == "messages[2].content[1]"
-    assert asked.messages[1].blocks[3].at.path == "messages[3].tool_calls[1]"
-    assert asked.messages[2].blocks[1].at.path == "messages[5]"
-    assert asked.tools[0].at.path == "tools[0]"
+    conversation = parse(FULL)
+    assert conversation.messages[0].blocks[1].at.path == "messages[2].content[1]"
+    assert conversation.messages[1].blocks[3].at.path == "messages[3].tool_calls[1]"
+    assert conversation.messages[2].blocks[1].at.path == "messages[5]"
+    assert conversation.tools[0].at.path == "tools[0]"
 
 
 @pytest.mark.parametrize("place", list(body_paths(FULL)), ids=dotted_path)
 def test_a_wrong_type_anywhere_is_a_clear_refusal_or_is_understood(place: tuple[Any, ...]) -> None:
     for wrong in WRONG_VALUES:
         try:
-            asked = parse(with_value(FULL, place, wrong))
+            conversation = parse(with_value(FULL, place, wrong))
         except MalformedRequest as error:
             assert error.at
             continue
         with contextlib.suppress(Unrepresentable):
-            assert normalize_spelling(again(asked)) == normalize_spelling(asked)
+            assert normalize_spelling(again(conversation)) == normalize_spelling(conversation)
 
 
 @pytest.mark.parametrize("place", list(body_paths(FULL)), ids=dotted_path)
 def test_a_missing_field_anywhere_is_a_clear_refusal_or_is_understood(place: tuple[Any, ...]) -> None:
     try:
-        asked = parse(without_value(FULL, place))
+        conversation = parse(without_value(FULL, place))
     except MalformedRequest:
         return
-    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
+    assert normalize_spelling(again(conversation)) == normalize_spelling(conversation)
 
 
 def test_deep_nesting_is_a_client_error() -> None:
@@ -239,30 +251,30 @@ def test_content_of_any_shape(content: Any, blocks: tuple[Any, ...]) -> None:
 
 
 def test_roles_are_read_without_regard_to_case() -> None:
-    asked = ask({"role": "SYSTEM", "content": "s"}, {"role": "Assistant", "content": "a"})
-    assert asked.system == (Text("s"),)
-    assert asked.messages == (Message("assistant", (Text("a"),)),)
+    conversation = ask({"role": "SYSTEM", "content": "s"}, {"role": "Assistant", "content": "a"})
+    assert conversation.system == (Text("s"),)
+    assert conversation.messages == (Message("assistant", (Text("a"),)),)
 
 
 def test_system_messages_stay_where_they_are_and_leading_ones_lead() -> None:
-    asked = ask(
+    conversation = ask(
         {"role": "system", "content": "a"},
         {"role": "developer", "content": "b"},
         USER,
         {"role": "system", "content": "c"},
     )
-    assert [text.text for text in asked.system] == ["a", "b"]
-    assert asked.messages[-1] == Message("system", (Text("c"),))
-    assert [m["role"] for m in render(asked)["messages"]] == ["system", "developer", "user", "system"]
+    assert [text.text for text in conversation.system] == ["a", "b"]
+    assert conversation.messages[-1] == Message("system", (Text("c"),))
+    assert [m["role"] for m in render(conversation)["messages"]] == ["system", "developer", "user", "system"]
 
 
 def test_system_texts_of_one_kind_are_one_message() -> None:
-    asked = Conversation("m", (Message("user", (Text("hi"),)),), (Text("a"), Text("b")))
-    assert render(asked)["messages"][0] == {
+    conversation = Conversation("m", (Message("user", (Text("hi"),)),), (Text("a"), Text("b")))
+    assert render(conversation)["messages"][0] == {
         "role": "system",
         "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
     }
-    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
+    assert normalize_spelling(again(conversation)) == normalize_spelling(conversation)
 
 
 def test_echoed_nulls_of_an_sdk_are_ignored() -> None:
@@ -280,7 +292,7 @@ def test_echoed_nulls_of_an_sdk_are_ignored() -> None:
 
 def test_kimi_cli_shapes_are_accepted() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    asked = ask(
+    conversation = ask(
         USER,
         {"role": "assistant", "content": [], "tool_calls": [call]},
         {
@@ -290,32 +302,32 @@ def test_kimi_cli_shapes_are_accepted() -> None:
         },
         reasoning_effort=None,
     )
-    assert asked.messages[1].blocks == (ToolCall("c", "f", "{}"),)
-    assert asked.messages[2].blocks == (ToolResult("c", (Text("a"), Text("b"))),)
-    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
+    assert conversation.messages[1].blocks == (ToolCall("c", "f", "{}"),)
+    assert conversation.messages[2].blocks == (ToolResult("c", (Text("a"), Text("b"))),)
+    assert normalize_spelling(again(conversation)) == normalize_spelling(conversation)
 
 
 def test_tool_messages_and_the_user_message_after_them_are_one_turn() -> None:
     calls = [{"id": i, "type": "function", "function": {"name": "f", "arguments": ""}} for i in "ab"]
-    asked = ask(
+    conversation = ask(
         USER,
         {"role": "assistant", "tool_calls": calls},
         {"role": "tool", "tool_call_id": "b", "content": "B"},
         {"role": "tool", "tool_call_id": "a", "content": ""},
         {"role": "user", "content": "go on"},
     )
-    assert asked.messages[2] == Message("user", (ToolResult("b", (Text("B"),)), ToolResult("a"), Text("go on")))
-    assert [m["role"] for m in render(asked)["messages"]] == ["user", "assistant", "tool", "tool", "user"]
+    assert conversation.messages[2] == Message("user", (ToolResult("b", (Text("B"),)), ToolResult("a"), Text("go on")))
+    assert [m["role"] for m in render(conversation)["messages"]] == ["user", "assistant", "tool", "tool", "user"]
 
 
 @pytest.mark.parametrize("field", ["tool_call_id", "tool_use_id", "tool_useId"])
 def test_the_call_id_of_a_result_has_three_names(field: str) -> None:
-    asked = ask(USER, {"role": "tool", "tool_call_id": "", field: "c1", "text": "found"})
-    assert asked.messages[1].blocks == (ToolResult("c1", (Text("found"),)),)
+    conversation = ask(USER, {"role": "tool", "tool_call_id": "", field: "c1", "text": "found"})
+    assert conversation.messages[1].blocks == (ToolResult("c1", (Text("found"),)),)
 
 
 @pytest.mark.parametrize(
-    ("fields", "is_error", "kept"),
+    ("fields", "is_error", "extra"),
     [
         ({}, False, None),
         ({"status": "success"}, False, None),
@@ -327,22 +339,22 @@ def test_the_call_id_of_a_result_has_three_names(field: str) -> None:
         ({"status": "error", "is_error": False}, False, None),
     ],
 )
-def test_the_status_of_a_result(fields: dict[str, Any], is_error: bool, kept: Extra | None) -> None:
+def test_the_status_of_a_result(fields: dict[str, Any], is_error: bool, extra: Extra | None) -> None:
     part = {"type": "tool_result", "tool_use_id": "c", "content": "x", **fields}
-    asked = ask({"role": "user", "content": [part]})
-    assert asked.messages[0].blocks == (ToolResult("c", (Text("x"),), is_error, extra=kept),)
+    conversation = ask({"role": "user", "content": [part]})
+    assert conversation.messages[0].blocks == (ToolResult("c", (Text("x"),), is_error, extra=extra),)
 
 
 def test_blocks_of_another_tongue_inside_content() -> None:
-    asked = ask(
+    conversation = ask(
         {
             "role": "assistant",
             "content": [{"type": "text", "text": "t"}, {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}],
         },
         {"role": "user", "content": [{"type": "text", "text": "and"}, {"type": "tool_result", "tool_use_id": "c"}]},
     )
-    assert asked.messages[0].blocks == (Text("t"), ToolCall("c", "f", '{"a":1}'))
-    assert asked.messages[1].blocks == (ToolResult("c"), Text("and"))
+    assert conversation.messages[0].blocks == (Text("t"), ToolCall("c", "f", '{"a":1}'))
+    assert conversation.messages[1].blocks == (ToolResult("c"), Text("and"))
 
 
 @pytest.mark.parametrize(
@@ -374,9 +386,11 @@ def test_media_in_a_result_is_read_and_unreadable_media_is_kept() -> None:
     good = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
     other = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
     bad: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64,%%%"}}
-    asked = ask(USER, {"role": "tool", "tool_call_id": "c", "content": [good, other, bad]})
+    conversation = ask(USER, {"role": "tool", "tool_call_id": "c", "content": [good, other, bad]})
     image = Media("image", "image/png", "base64", PNG)
-    assert asked.messages[1].blocks == (ToolResult("c", (image, image, Opaque("openai", bad, "unreadable media"))),)
+    assert conversation.messages[1].blocks == (
+        ToolResult("c", (image, image, Opaque("openai", bad, "unreadable media"))),
+    )
 
 
 def test_a_bare_base64_file_is_known_by_its_name() -> None:
@@ -397,22 +411,24 @@ def test_function_messages_become_calls_and_results_with_stable_ids() -> None:
         {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
         {"role": "function", "name": "f", "content": "2"},
     )
-    asked = ask(*body, functions=[{"name": "f", "parameters": {"type": "object"}}], function_call={"name": "f"})
+    conversation = ask(*body, functions=[{"name": "f", "parameters": {"type": "object"}}], function_call={"name": "f"})
     ids = [
         b.id if isinstance(b, ToolCall) else b.call_id
-        for m in asked.messages[1:]
+        for m in conversation.messages[1:]
         for b in m.blocks
         if isinstance(b, ToolCall | ToolResult)
     ]
     assert ids == ["call_function_1", "call_function_1", "call_function_2", "call_function_2"]
-    assert asked.tools == (ToolSpec("f", "", {"type": "object"}),)
-    assert asked.tool_choice == ToolChoice("one", ("f",))
-    assert asked == ask(*body, functions=[{"name": "f", "parameters": {"type": "object"}}], function_call={"name": "f"})
-    assert asked.extra == Extra("openai", {"~older": True}, frozenset({"~older"}))
-    assert normalize_spelling(again(asked)) == normalize_spelling(
-        structs.replace(asked, extra=None)
+    assert conversation.tools == (ToolSpec("f", "", {"type": "object"}),)
+    assert conversation.tool_choice == ToolChoice("one", ("f",))
+    assert conversation == ask(
+        *body, functions=[{"name": "f", "parameters": {"type": "object"}}], function_call={"name": "f"}
+    )
+    assert conversation.extra == Extra("openai", {"~older": True}, frozenset({"~older"}))
+    assert normalize_spelling(again(conversation)) == normalize_spelling(
+        structs.replace(conversation, extra=None)
     )  # upstreams are asked in the newer form
-    assert [m["role"] for m in render(asked)["messages"]] == ["user", "assistant", "tool", "assistant", "tool"]
+    assert [m["role"] for m in render(conversation)["messages"]] == ["user", "assistant", "tool", "assistant", "tool"]
 
 
 def test_a_client_that_offers_tools_as_well_knows_the_newer_form() -> None:
@@ -432,16 +448,16 @@ def test_details_win_over_the_plain_field() -> None:
         {"type": "reasoning.new", "x": 1},
     ]
     message = {"role": "assistant", "content": "a", "reasoning": "think", "reasoning_details": details}
-    asked = ask(USER, message)
-    assert asked.messages[1].blocks[:3] == (
+    conversation = ask(USER, message)
+    assert conversation.messages[1].blocks[:3] == (
         Reasoning(
             "think", "openai", Signature("openai", "sig"), extra=Extra("openai", {"format": "anthropic-claude-v1"})
         ),
         Reasoning("", "openai", Signature("openai", "blob", "encrypted"), extra=Extra("openai", {"id": "r1"})),
         Reasoning("in short", "openai", extra=Extra("openai", {"type": "reasoning.summary"})),
     )
-    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
-    written = render(asked)["messages"][1]
+    assert normalize_spelling(again(conversation)) == normalize_spelling(conversation)
+    written = render(conversation)["messages"][1]
     assert written["reasoning_details"] == details
     assert written["reasoning_content"] == "thinkin short"
 
@@ -453,16 +469,16 @@ def test_an_encrypted_detail_does_not_change_the_plain_text() -> None:
         "reasoning_content": "think",
         "reasoning_details": [{"type": "reasoning.encrypted", "data": "blob"}],
     }
-    asked = ask(USER, message)
-    assert asked.messages[1].blocks[:2] == (
+    conversation = ask(USER, message)
+    assert conversation.messages[1].blocks[:2] == (
         Reasoning("think", "openai"),
         Reasoning("", "openai", Signature("openai", "blob", "encrypted")),
     )
-    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
+    assert normalize_spelling(again(conversation)) == normalize_spelling(conversation)
 
 
 def test_an_empty_signed_thought_round_trips() -> None:
-    asked = ask(
+    conversation = ask(
         USER,
         {
             "role": "assistant",
@@ -470,24 +486,24 @@ def test_an_empty_signed_thought_round_trips() -> None:
             "reasoning_details": [{"type": "reasoning.text", "text": "", "signature": "s"}],
         },
     )
-    assert asked.messages[1].blocks[0] == Reasoning("", "openai", Signature("openai", "s"))
-    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
+    assert conversation.messages[1].blocks[0] == Reasoning("", "openai", Signature("openai", "s"))
+    assert normalize_spelling(again(conversation)) == normalize_spelling(conversation)
 
 
 def test_thinking_blocks_round_trip() -> None:
     blocks = [{"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "redacted_thinking", "data": "d"}]
-    asked = ask(USER, {"role": "assistant", "content": "a", "thinking_blocks": blocks})
-    assert [b.signature for b in asked.messages[1].blocks if isinstance(b, Reasoning)] == [
+    conversation = ask(USER, {"role": "assistant", "content": "a", "thinking_blocks": blocks})
+    assert [b.signature for b in conversation.messages[1].blocks if isinstance(b, Reasoning)] == [
         Signature("openai", "s"),
         Signature("openai", "d", "redacted"),
     ]
-    assert render(asked)["messages"][1]["thinking_blocks"] == blocks
-    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
+    assert render(conversation)["messages"][1]["thinking_blocks"] == blocks
+    assert normalize_spelling(again(conversation)) == normalize_spelling(conversation)
 
 
 def test_the_reasoning_field_is_the_clients_for_chat_and_the_setting_for_others() -> None:
-    asked = ask(USER, {"role": "assistant", "content": "a", "reasoning": "t"})
-    assert render(asked)["messages"][1]["reasoning"] == "t"
+    conversation = ask(USER, {"role": "assistant", "content": "a", "reasoning": "t"})
+    assert render(conversation)["messages"][1]["reasoning"] == "t"
     foreign = Conversation("m", (Message("assistant", (Reasoning("t", "openai"),)),))
     assert render(foreign)["messages"][0]["reasoning_content"] == "t"
     assert render(foreign, OpenaiCodec(reasoning_field="reasoning"))["messages"][0]["reasoning"] == "t"
@@ -504,12 +520,12 @@ def test_foreign_reasoning_is_refused_by_the_codec() -> None:
 @pytest.mark.parametrize("parameters", [None, "missing", 5, [], "text"])
 def test_a_tool_without_a_schema_gets_the_empty_one(parameters: Any) -> None:
     function = {"name": "f"} if parameters == "missing" else {"name": "f", "parameters": parameters}
-    asked = ask(USER, tools=[{"type": "function", "function": function}])
-    tool = asked.tools[0]
+    conversation = ask(USER, tools=[{"type": "function", "function": function}])
+    tool = conversation.tools[0]
     assert isinstance(tool, ToolSpec) and tool.schema == {"type": "object", "properties": {}}
-    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
+    assert normalize_spelling(again(conversation)) == normalize_spelling(conversation)
     if parameters not in (None, "missing"):
-        assert render(asked)["tools"][0]["function"]["parameters"] == parameters
+        assert render(conversation)["tools"][0]["function"]["parameters"] == parameters
 
 
 @pytest.mark.parametrize(
@@ -527,29 +543,29 @@ def test_a_tool_without_a_schema_gets_the_empty_one(parameters: Any) -> None:
 )  # fmt: skip
 def test_every_tool_choice(choice: Any, meant: ToolChoice) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}, {"type": "custom", "custom": {"name": "p"}}]
-    asked = ask(USER, tools=tools, tool_choice=choice)
-    assert asked.tool_choice == meant
-    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
+    conversation = ask(USER, tools=tools, tool_choice=choice)
+    assert conversation.tool_choice == meant
+    assert normalize_spelling(again(conversation)) == normalize_spelling(conversation)
     if isinstance(choice, dict) and "mode" not in choice:
-        assert render(asked)["tool_choice"] == choice
+        assert render(conversation)["tool_choice"] == choice
 
 
 def test_an_unknown_tool_choice_is_kept_unchanged() -> None:
     choice = {"type": "hosted", "x": 1}
-    asked = ask(USER, tools=[{"type": "hosted"}], tool_choice=choice)
-    assert asked.tool_choice == ToolChoice()
-    assert render(asked)["tool_choice"] == choice
+    conversation = ask(USER, tools=[{"type": "hosted"}], tool_choice=choice)
+    assert conversation.tool_choice == ToolChoice()
+    assert render(conversation)["tool_choice"] == choice
 
 
 @pytest.mark.parametrize("arguments", ["{}", '{"a":1.0, "b": 1e2}', "no json", '"\\"\\""'])
 def test_arguments_are_text_from_wire_to_wire(arguments: str) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
-    asked = ask(
+    conversation = ask(
         USER,
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c", "content": ""},
     )
-    assert render(asked)["messages"][1]["tool_calls"] == [call]
+    assert render(conversation)["messages"][1]["tool_calls"] == [call]
 
 
 def test_arguments_sent_as_an_object_become_json_text() -> None:
@@ -570,15 +586,15 @@ def test_the_name_of_the_limit_field_is_kept() -> None:
 
 
 def test_the_name_of_the_user_field_is_kept() -> None:
-    asked = ask(USER, safety_identifier="s")
-    assert asked.user == "s"
-    assert render(asked)["safety_identifier"] == "s" and "user" not in render(asked)
+    conversation = ask(USER, safety_identifier="s")
+    assert conversation.user == "s"
+    assert render(conversation)["safety_identifier"] == "s" and "user" not in render(conversation)
 
 
 def test_spellings_are_marked_as_such() -> None:
-    asked = ask({"role": "developer", "content": "d"}, USER, max_tokens=5, safety_identifier="s")
-    assert asked.extra is not None and asked.extra.spelling == set(asked.extra.fields)
-    assert asked.system[0].extra is not None and asked.system[0].extra.spelling == {"~role"}
+    conversation = ask({"role": "developer", "content": "d"}, USER, max_tokens=5, safety_identifier="s")
+    assert conversation.extra is not None and conversation.extra.spelling == set(conversation.extra.fields)
+    assert conversation.system[0].extra is not None and conversation.system[0].extra.spelling == {"~role"}
 
 
 def test_efforts() -> None:
@@ -597,10 +613,10 @@ def test_efforts() -> None:
     ],
 )
 def test_response_formats(form: dict[str, Any]) -> None:
-    asked = ask(USER, response_format=form)
-    assert normalize_spelling(again(asked)) == normalize_spelling(asked)
+    conversation = ask(USER, response_format=form)
+    assert normalize_spelling(again(conversation)) == normalize_spelling(conversation)
     if form["type"] != "text":
-        assert render(asked)["response_format"] == form
+        assert render(conversation)["response_format"] == form
 
 
 def test_extra_sampling_fields_are_a_setting_and_unknown_ones_stay_fields() -> None:
@@ -653,7 +669,7 @@ def test_unrepresentable_content_is_refused_with_its_place(block: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "conversation",
     [
         Conversation("m", (), previous_id="resp_1"),
         Conversation("m", (), thinking=Thinking("adaptive")),
@@ -664,9 +680,9 @@ def test_unrepresentable_content_is_refused_with_its_place(block: Any) -> None:
         Conversation("m", (Message("assistant", (ToolCall("c", "f"), Text("after"))),)),
     ],
 )
-def test_settings_that_chat_cannot_express_are_refused(asked: Conversation) -> None:
+def test_settings_that_chat_cannot_express_are_refused(conversation: Conversation) -> None:
     with pytest.raises(Unrepresentable):
-        render(asked)
+        render(conversation)
 
 
 def test_only_our_errors_for_bodies_that_are_no_objects() -> None:

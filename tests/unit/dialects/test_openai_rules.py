@@ -202,10 +202,10 @@ def fit(conversation: Conversation, codec: OpenaiCodec | None = None) -> tuple[C
 
 
 def test_usage_is_requested_for_a_stream_unless_the_client_decides() -> None:
-    asked = Conversation(
+    conversation = Conversation(
         "m", (), stream=True, extra=Extra("openai", {"~max_tokens": "max_tokens"}, frozenset({"~max_tokens"}))
     )
-    fitted, rules = fit(asked)
+    fitted, rules = fit(conversation)
     assert rules == ["openai.ask_usage"]
     assert fitted.extra is not None and fitted.extra.fields["stream_options"] == {"include_usage": True}
     assert fitted.extra.spelling == {"~max_tokens"}
@@ -215,7 +215,7 @@ def test_usage_is_requested_for_a_stream_unless_the_client_decides() -> None:
         Conversation("m", (), stream=True, extra=Extra("openai", {"stream_options": {}})),
     ):
         assert fit(silent) == (silent, [])
-    assert fit(asked, OpenaiCodec(ask_usage=False)) == (asked, [])
+    assert fit(conversation, OpenaiCodec(ask_usage=False)) == (conversation, [])
 
 
 def test_an_assistants_blocks_are_put_in_order() -> None:
@@ -227,9 +227,9 @@ def test_an_assistants_blocks_are_put_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "name"), [("", "answer"), ("my output", "my_output"), ("n" * 70, "n" * 64), ("ok", "ok")]
+    ("name", "expected"), [("", "answer"), ("my output", "my_output"), ("n" * 70, "n" * 64), ("ok", "ok")]
 )
-def test_an_output_schema_has_a_name(given: str, name: str) -> None:
-    fitted, rules = fit(Conversation("m", (), output=Output("schema", given, {})))
-    assert fitted.output.name == name
-    assert rules == ([] if given == name else ["openai.name_output"])
+def test_an_output_schema_has_a_name(name: str, expected: str) -> None:
+    fitted, rules = fit(Conversation("m", (), output=Output("schema", name, {})))
+    assert fitted.output.name == expected
+    assert rules == ([] if name == expected else ["openai.name_output"])

@@ -47,7 +47,7 @@ def client(events: Events = (), reply: Reply | None = None, fault: Fault | None 
         )
         call = BINDING.match(head)
         assert call is not None and not CODEC.breaches(call)
-        asked = CODEC.parse_request(call)
+        conversation = CODEC.parse_request(call)
         if fault is not None:
             answer = BINDING.error_response(fault, CODEC.render_fault(fault))
             return httpx.Response(answer.status, headers=dict(answer.headers), content=answer.body)
@@ -55,10 +55,12 @@ def client(events: Events = (), reply: Reply | None = None, fault: Fault | None 
             return httpx.Response(
                 200,
                 json=None,
-                content=CODEC.render_reply(reply, asked, ENVIRONMENT),
+                content=CODEC.render_reply(reply, conversation, ENVIRONMENT),
                 headers={"content-type": "application/json"},
             )
-        body = b"".join(BINDING.encode_frame(payload) for payload in CODEC.encoder(asked, ENVIRONMENT).feed(events))
+        body = b"".join(
+            BINDING.encode_frame(payload) for payload in CODEC.encoder(conversation, ENVIRONMENT).feed(events)
+        )
         return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
 
     transport = httpx.Client(transport=httpx.MockTransport(serve))
@@ -117,8 +119,8 @@ def test_details_that_the_helper_assembled_round_trip_with_text_and_signature() 
         message = stream.get_final_completion().choices[0].message
     echoed = message.model_dump(exclude_none=True)
     echoed.pop("tool_calls")
-    asked = CODEC.parse_request(BINDING.unwrap({"model": "m", "messages": [*MESSAGES, echoed]}))
-    assert [b for b in asked.messages[1].blocks if isinstance(b, Reasoning)] == [
+    conversation = CODEC.parse_request(BINDING.unwrap({"model": "m", "messages": [*MESSAGES, echoed]}))
+    assert [b for b in conversation.messages[1].blocks if isinstance(b, Reasoning)] == [
         Reasoning("think", "openai", Signature("openai", "s1")),
         Reasoning("more", "openai", Signature("openai", "s2")),
     ]
@@ -237,10 +239,10 @@ def _call(call_id: str) -> Any:
     }
 
 
-def through(upstream: bytes, **asked: Any) -> tuple[Any, bytes]:
+def through(upstream: bytes, **conversation: Any) -> tuple[Any, bytes]:
     """Return the SDK's reading of a translated upstream stream, and the bytes sent."""
     request = dragoman.translate_request(
-        {"model": "m", "messages": MESSAGES, "stream": True, **asked}, source="openai", target="openai"
+        {"model": "m", "messages": MESSAGES, "stream": True, **conversation}, source="openai", target="openai"
     )
     translator = dragoman.stream_translator(source="openai", target="openai", request=request)
     sent = translator.feed(upstream) + translator.close()

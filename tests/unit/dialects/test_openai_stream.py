@@ -37,7 +37,7 @@ from tests.anthropic_client import parse_sse
 from tests.wrong_values import WRONG_VALUES, body_paths, dotted_path, with_value
 
 CODEC = DIALECT.codec
-ASKED = Conversation("m", (), stop=("END",))
+REQUEST = Conversation("m", (), stop=("END",))
 ENVIRONMENT = Environment(new_id=lambda prefix: f"{prefix}1", now=lambda: 5)
 DONE = "[DONE]"
 
@@ -62,7 +62,7 @@ def wire(*frames: Any) -> bytes:
 
 
 def read(data: bytes, *cuts: int, broken: Fault | None = None) -> list[Event]:
-    reader = StreamReader(DIALECT.binding.frame_decoder(), CODEC.decoder(ASKED, ENVIRONMENT))
+    reader = StreamReader(DIALECT.binding.frame_decoder(), CODEC.decoder(REQUEST, ENVIRONMENT))
     steps = []
     for start, end in itertools.pairwise((0, *cuts, len(data))):
         steps += reader.feed(data[start:end])
@@ -388,7 +388,7 @@ def test_a_second_finish_and_empty_chunks_after_it_are_ignored() -> None:
     "delta", [{"content": "late"}, {"reasoning": "late"}, call(0, "a", "f", "{}"), call(0, arguments="x")]
 )
 def test_content_after_the_finish_breaks_the_grammar(delta: dict[str, Any]) -> None:
-    decoder = CODEC.decoder(ASKED, ENVIRONMENT)
+    decoder = CODEC.decoder(REQUEST, ENVIRONMENT)
     frames = [chunk(call(0, "a", "f")), chunk(finish="stop")]
     for frame in frames:
         decoder.feed(Frame("", json.dumps(frame).encode(), b""))
@@ -465,7 +465,7 @@ def test_an_error_frame_fails_the_stream(frame: bytes, kind: str) -> None:
 
 
 def test_null_and_empty_frames_do_not_travel() -> None:
-    decoder = CODEC.decoder(ASKED, ENVIRONMENT)
+    decoder = CODEC.decoder(REQUEST, ENVIRONMENT)
     for data in (b"null", b"", b" ", b" null "):
         assert decoder.feed(Frame("", data, b"")) is None
 
@@ -571,12 +571,12 @@ def test_a_wrong_type_anywhere_fails_by_the_grammar_or_is_understood(place: tupl
 @pytest.mark.parametrize("data", [b"{", b"[]", b"5", b'"x"', b"\xff", b"[DONE", b'{"choices":5}', b'{"choices":[5]}'])
 def test_frames_that_are_no_chunks_raise_our_errors_only(data: bytes) -> None:
     with pytest.raises(DragomanError):
-        CODEC.decoder(ASKED, ENVIRONMENT).feed(Frame("", data, b""))
+        CODEC.decoder(REQUEST, ENVIRONMENT).feed(Frame("", data, b""))
 
 
 def test_a_wrong_type_names_its_place() -> None:
     with pytest.raises(MissingField) as caught:
-        CODEC.decoder(ASKED, ENVIRONMENT).feed(Frame("", json.dumps(chunk({"content": 5})).encode(), b""))
+        CODEC.decoder(REQUEST, ENVIRONMENT).feed(Frame("", json.dumps(chunk({"content": 5})).encode(), b""))
     assert caught.value.at == "choices[0].delta.content"
 
 

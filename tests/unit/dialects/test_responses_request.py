@@ -54,15 +54,15 @@ def test_leading_system_and_developer_messages_are_system_text_and_round_trip() 
         {"type": "message", "role": "system", "content": "Two."},
         {"type": "message", "role": "user", "content": "hi"},
     ]
-    asked = read(items, instructions="Zero.")
-    assert [text.text for text in asked.system] == ["Zero.", "One.", "Two."]
-    body = written(asked)
+    conversation = read(items, instructions="Zero.")
+    assert [text.text for text in conversation.system] == ["Zero.", "One.", "Two."]
+    body = written(conversation)
     assert body["instructions"] == "Zero."
     assert body["input"] == items
 
 
 def test_consecutive_assistant_items_are_one_turn() -> None:
-    asked = read(
+    conversation = read(
         [
             {"role": "user", "content": "go"},
             {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "think"}]},
@@ -74,13 +74,13 @@ def test_consecutive_assistant_items_are_one_turn() -> None:
             {"role": "user", "content": "and?"},
         ]
     )
-    assert [message.role for message in asked.messages] == ["user", "assistant", "user"]
-    reasoning, text, first, second = asked.messages[1].blocks
+    assert [message.role for message in conversation.messages] == ["user", "assistant", "user"]
+    reasoning, text, first, second = conversation.messages[1].blocks
     assert isinstance(reasoning, Reasoning) and reasoning.text == "think" and reasoning.family == "responses"
     assert isinstance(text, Text) and text.text == "I will."
     assert isinstance(first, ToolCall) and isinstance(second, ToolCall)
     assert second.arguments == '{"x": 1.0}', "arguments are text from wire to wire"
-    assert [type(block) for block in asked.messages[2].blocks] == [ToolResult, ToolResult, Text]
+    assert [type(block) for block in conversation.messages[2].blocks] == [ToolResult, ToolResult, Text]
 
 
 CODEX_ITEMS: list[Any] = [
@@ -146,30 +146,34 @@ def test_rows_49_and_50_every_item_of_codex_is_sent_or_noted_in_other_dialects(n
     readable = [
         item for item in CODEX_ITEMS if item["type"] not in ("compaction", "item_reference")
     ]  # these are refused
-    asked = read(readable, tools=[{"type": "local_shell"}, {"type": "tool_search"}, {"type": "web_search"}])
-    made = plan(RESPONSES, registry.get(name), asked)
-    registry.get(name).binding.wrap(made.call())
+    conversation = read(readable, tools=[{"type": "local_shell"}, {"type": "tool_search"}, {"type": "web_search"}])
+    planned = plan(RESPONSES, registry.get(name), conversation)
+    registry.get(name).binding.wrap(planned.call())
     # most leave them out, Kiro sends some of them as text (docs/decisions/kiro.md#d13)
-    noted = {note.at for note in made.notes}
+    noted = {note.at for note in planned.notes}
     gone = {f"input[{index}]" for index in (13, 14, 15, 16, 19)} | {f"tools[{index}]" for index in range(3)}
     assert gone <= noted
-    assert "later" in {tool.name for tool in made.translated.tools if isinstance(tool, ToolSpec)}  # all that [17] says
-    translated_blocks = [block for message in made.translated.messages for block in message.blocks]
+    assert "later" in {
+        tool.name for tool in planned.translated.tools if isinstance(tool, ToolSpec)
+    }  # all that [17] says
+    translated_blocks = [block for message in planned.translated.messages for block in message.blocks]
     calls = {block.name for block in translated_blocks if isinstance(block, ToolCall)}
     assert {"apply_patch", "local_shell", "agents__spawn", "exec_command"} <= calls
     assert any("found it" in block.text for block in translated_blocks if isinstance(block, Text))
 
 
 def test_encrypted_reasoning_is_a_signature_of_this_family() -> None:
-    asked = read([{"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}, {"role": "user", "content": "x"}])
-    assert asked.messages[0].blocks == (Reasoning("", "responses", Signature("responses", "gAAA", "encrypted")),)
+    conversation = read(
+        [{"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}, {"role": "user", "content": "x"}]
+    )
+    assert conversation.messages[0].blocks == (Reasoning("", "responses", Signature("responses", "gAAA", "encrypted")),)
 
 
 def test_a_marked_signature_is_sent_to_the_family_that_made_it() -> None:
     """What the encoder marked in encrypted_content is a signature again at Anthropic (docs/decisions/signatures.md#d50)."""
     thought = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm."}]}
     marked = {**thought, "encrypted_content": "dragoman1.anthropic.signature.c2ln"}
-    asked = read(
+    conversation = read(
         [
             {"role": "user", "content": "x"},
             marked,
@@ -177,7 +181,7 @@ def test_a_marked_signature_is_sent_to_the_family_that_made_it() -> None:
             {"role": "user", "content": "z"},
         ]
     )
-    body: Any = plan(RESPONSES, registry.get("anthropic"), asked).call().body
+    body: Any = plan(RESPONSES, registry.get("anthropic"), conversation).call().body
     assert body["messages"][1]["content"][0] == {"type": "thinking", "thinking": "Hm.", "signature": "sig"}
 
 
@@ -211,15 +215,15 @@ def test_images_and_files() -> None:
         {"type": "input_file", "file_url": "https://a.example/b.pdf"},
         {"type": "input_file", "file_id": "file_2"},
     ]
-    asked = read([{"role": "user", "content": content}])
-    assert [(block.kind, block.form) for block in asked.messages[0].blocks if isinstance(block, Media)] == [
+    conversation = read([{"role": "user", "content": content}])
+    assert [(block.kind, block.form) for block in conversation.messages[0].blocks if isinstance(block, Media)] == [
         ("image", "base64"),
         ("image", "file"),
         ("document", "base64"),
         ("document", "url"),
         ("document", "file"),
     ]
-    assert written(asked)["input"][0]["content"] == content
+    assert written(conversation)["input"][0]["content"] == content
 
 
 # --- tools
@@ -246,17 +250,17 @@ def test_tools_survive_a_round_trip() -> None:
 
 
 def test_a_tool_in_a_namespace_is_known_by_both_names() -> None:
-    asked = read(tools=TOOLS)
-    specs = [tool for tool in asked.tools if isinstance(tool, ToolSpec)]
+    conversation = read(tools=TOOLS)
+    specs = [tool for tool in conversation.tools if isinstance(tool, ToolSpec)]
     assert [tool.name for tool in specs] == ["f", "apply_patch", "agents__spawn", "agents__tell"]
     assert specs[1].schema is None and specs[3].schema is None, "custom tools take free text"
-    assert isinstance(asked.tools[-1], Opaque)
+    assert isinstance(conversation.tools[-1], Opaque)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_namespaced_tool_can_be_offered_everywhere(name: str) -> None:
-    made = plan(RESPONSES, registry.get(name), read(tools=TOOLS))
-    assert "agents__spawn" in {tool.name for tool in made.translated.tools if isinstance(tool, ToolSpec)}
+    planned = plan(RESPONSES, registry.get(name), read(tools=TOOLS))
+    assert "agents__spawn" in {tool.name for tool in planned.translated.tools if isinstance(tool, ToolSpec)}
 
 
 def test_fields_named_like_canonical_ones_keep_their_place() -> None:
@@ -277,11 +281,11 @@ def test_a_stored_prompt_alone_is_refused_by_other_dialects(name: str) -> None:
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_an_empty_message_is_kept(role: str) -> None:
-    asked = read([{"role": role, "content": ""}])
-    assert len(written(asked)["input"]) == 1
+    conversation = read([{"role": role, "content": ""}])
+    assert len(written(conversation)["input"]) == 1
     for name in OTHERS:
         other = registry.get(name)
-        assert not other.codec.breaches(plan(RESPONSES, other, asked).call()), name
+        assert not other.codec.breaches(plan(RESPONSES, other, conversation).call()), name
 
 
 def test_annotations_survive_a_round_trip_for_every_role() -> None:
@@ -298,9 +302,9 @@ def test_an_empty_namespace_is_kept_whole() -> None:
 def test_a_name_too_long_with_its_namespace_gets_one_alias_and_is_restored() -> None:
     long = {"type": "function", "name": "n" * 60, "parameters": {"type": "object", "properties": {}}}
     tools = [{"type": "namespace", "name": "space", "description": "d", "tools": [long]}]
-    asked = read(tools=tools)
-    made = plan(RESPONSES, registry.get("openai"), asked)
-    [tool] = [tool for tool in made.translated.tools if isinstance(tool, ToolSpec)]
+    conversation = read(tools=tools)
+    planned = plan(RESPONSES, registry.get("openai"), conversation)
+    [tool] = [tool for tool in planned.translated.tools if isinstance(tool, ToolSpec)]
     assert len(tool.name) <= 64
     started = (
         Started("c", "m"),
@@ -308,14 +312,14 @@ def test_a_name_too_long_with_its_namespace_gets_one_alias_and_is_restored() -> 
         BlockEnded(0),
         Stopped(Stop(StopReason.TOOL)),
     )
-    events = ResponseFilters(made).feed((*started, FINISHED))
-    output: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), asked, fixed_environment()))
+    events = ResponseFilters(planned).feed((*started, FINISHED))
+    output: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), conversation, fixed_environment()))
     [item] = output["output"]
     assert (item["namespace"], item["name"]) == ("space", "n" * 60)
 
 
 @pytest.mark.parametrize(
-    ("given", "choice"),
+    ("wire_choice", "choice"),
     [
         ("auto", ToolChoice()),
         ("none", ToolChoice("none")),
@@ -330,14 +334,14 @@ def test_a_name_too_long_with_its_namespace_gets_one_alias_and_is_restored() -> 
     ],
     ids=str,
 )
-def test_tool_choices(given: Any, choice: ToolChoice) -> None:
-    asked = read(tools=TOOLS, tool_choice=given)
-    assert asked.tool_choice == choice
-    assert written(asked).get("tool_choice", "auto") == given
+def test_tool_choices(wire_choice: Any, choice: ToolChoice) -> None:
+    conversation = read(tools=TOOLS, tool_choice=wire_choice)
+    assert conversation.tool_choice == choice
+    assert written(conversation).get("tool_choice", "auto") == wire_choice
 
 
 @pytest.mark.parametrize(
-    "given",
+    "choice",
     [
         {"type": "web_search"},
         {"type": "mcp", "server_label": "x"},
@@ -346,8 +350,8 @@ def test_tool_choices(given: Any, choice: ToolChoice) -> None:
     ],
     ids=str,
 )
-def test_a_choice_of_a_server_tool_survives_a_round_trip(given: Any) -> None:
-    assert home(tools=TOOLS, tool_choice=given)["tool_choice"] == given
+def test_a_choice_of_a_server_tool_survives_a_round_trip(choice: Any) -> None:
+    assert home(tools=TOOLS, tool_choice=choice)["tool_choice"] == choice
 
 
 # --- settings
@@ -394,11 +398,11 @@ def test_no_effort_is_thinking_switched_off() -> None:
 
 @pytest.mark.parametrize("field", [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}], ids=str)
 def test_server_state_is_kept_for_responses_and_refused_by_other_dialects(field: Any) -> None:
-    asked = read("go on", **field)
-    assert asked.has_stored_turns
-    assert field.items() <= written(asked).items()
+    conversation = read("go on", **field)
+    assert conversation.has_stored_turns
+    assert field.items() <= written(conversation).items()
     with pytest.raises(Unrepresentable):
-        plan(RESPONSES, registry.get("anthropic"), asked).call()
+        plan(RESPONSES, registry.get("anthropic"), conversation).call()
 
 
 def test_the_earlier_response_comes_first_without_its_instructions() -> None:
@@ -449,8 +453,8 @@ def test_row_33_a_long_call_id_is_clamped_on_both_sides_of_the_pair() -> None:
         Message("assistant", tuple(ToolCall(each, "f", "{}") for each in long)),
         Message("user", tuple(ToolResult(each, (Text("x"),)) for each in long)),
     )
-    made = plan(registry.get("anthropic"), RESPONSES, Conversation("m", messages, tools=(ToolSpec("f", "", {}),)))
-    items: Any = made.call().body["input"]  # type: ignore[index,call-overload]
+    planned = plan(registry.get("anthropic"), RESPONSES, Conversation("m", messages, tools=(ToolSpec("f", "", {}),)))
+    items: Any = planned.call().body["input"]  # type: ignore[index,call-overload]
     calls = [item["call_id"] for item in items if item["type"] == "function_call"]
     outputs = [item["call_id"] for item in items if item["type"] == "function_call_output"]
     assert calls == outputs and len(set(calls)) == 2 and all(len(each) <= 64 for each in calls)
@@ -462,21 +466,23 @@ def test_an_output_has_the_kind_of_its_call() -> None:
         Message("assistant", (ToolCall("a", "patch", "*** Begin", "text"),)),
         Message("user", (ToolResult("a", (Text("ok"),)),)),
     )
-    asked = Conversation("m", messages, tools=(ToolSpec("patch"),))
-    items: Any = plan(registry.get("openai"), RESPONSES, asked).call().body["input"]  # type: ignore[index,call-overload]
+    conversation = Conversation("m", messages, tools=(ToolSpec("patch"),))
+    items: Any = plan(registry.get("openai"), RESPONSES, conversation).call().body["input"]  # type: ignore[index,call-overload]
     assert [item["type"] for item in items] == ["message", "custom_tool_call", "custom_tool_call_output"]
 
 
 def test_assistant_turns_in_a_row_are_joined_with_a_note() -> None:
     messages = (Message("user", (Text("a"),)), Message("assistant", (Text("b"),)), Message("assistant", (Text("c"),)))
-    made = plan(registry.get("openai"), RESPONSES, Conversation("m", messages))
-    assert [note.rule for note in made.notes] == ["responses.join_answers"]
+    planned = plan(registry.get("openai"), RESPONSES, Conversation("m", messages))
+    assert [note.rule for note in planned.notes] == ["responses.join_answers"]
 
 
 def test_a_limit_below_sixteen_tokens_is_raised_with_a_note() -> None:
-    made = plan(registry.get("anthropic"), RESPONSES, Conversation("m", (Message("user", (Text("a"),)),), max_tokens=1))
-    assert made.translated.max_tokens == 16
-    assert [note.rule for note in made.notes] == ["responses.least_tokens"]
+    planned = plan(
+        registry.get("anthropic"), RESPONSES, Conversation("m", (Message("user", (Text("a"),)),), max_tokens=1)
+    )
+    assert planned.translated.max_tokens == 16
+    assert [note.rule for note in planned.notes] == ["responses.least_tokens"]
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -491,15 +497,17 @@ def test_row_48_a_custom_tool_is_offered_everywhere_and_its_call_is_free_text_ag
         {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": "*** Begin\n"},
         {"type": "custom_tool_call_output", "call_id": "c1", "output": "ok"},
     ]
-    asked = read(history, tools=[{"type": "custom", "name": "apply_patch", "description": "P"}])
-    made = plan(RESPONSES, upstream, asked)
-    [tool] = [tool for tool in made.translated.tools if isinstance(tool, ToolSpec)]
+    conversation = read(history, tools=[{"type": "custom", "name": "apply_patch", "description": "P"}])
+    planned = plan(RESPONSES, upstream, conversation)
+    [tool] = [tool for tool in planned.translated.tools if isinstance(tool, ToolSpec)]
     assert tool.schema is not None and "input" in tool.schema["properties"]  # type: ignore[operator]
-    [call] = [block for message in made.translated.messages for block in message.blocks if isinstance(block, ToolCall)]
+    [call] = [
+        block for message in planned.translated.messages for block in message.blocks if isinstance(block, ToolCall)
+    ]
     assert jsonio.decode(call.arguments) == {"input": "*** Begin\n"}
     answered = (BlockStarted(0, ToolCall("c2", "apply_patch")), ArgumentsDelta(0, '{"input":"*** End"}'), BlockEnded(0))
-    events = ResponseFilters(made).feed((Started("x", "m"), *answered, Stopped(Stop(StopReason.TOOL)), FINISHED))
-    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), asked, fixed_environment()))
+    events = ResponseFilters(planned).feed((Started("x", "m"), *answered, Stopped(Stop(StopReason.TOOL)), FINISHED))
+    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), conversation, fixed_environment()))
     [item] = reply["output"]
     assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "apply_patch", "*** End")
 
@@ -518,31 +526,34 @@ ADDED: dict[str, Any] = {
 def test_tools_of_an_item_are_offered_and_for_responses_only_by_the_item() -> None:
     """Codex 0.166 with its own model: no `tools`, but this item first."""
     items = [ADDED, {"type": "message", "role": "user", "content": "go"}]
-    asked = read(items)
-    assert [tool.name for tool in asked.tools if isinstance(tool, ToolSpec)] == ["functions__exec", "later"]
-    assert written(asked)["input"] == items
-    assert "tools" not in written(asked)
+    conversation = read(items)
+    assert [tool.name for tool in conversation.tools if isinstance(tool, ToolSpec)] == ["functions__exec", "later"]
+    assert written(conversation)["input"] == items
+    assert "tools" not in written(conversation)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_call_of_a_tool_that_an_item_brought_has_its_namespace_again(name: str) -> None:
-    asked = read([ADDED, {"type": "message", "role": "user", "content": "go"}])
-    made = plan(RESPONSES, registry.get(name), asked)
-    assert [tool.name for tool in made.translated.tools if isinstance(tool, ToolSpec)] == ["functions__exec", "later"]
+    conversation = read([ADDED, {"type": "message", "role": "user", "content": "go"}])
+    planned = plan(RESPONSES, registry.get(name), conversation)
+    assert [tool.name for tool in planned.translated.tools if isinstance(tool, ToolSpec)] == [
+        "functions__exec",
+        "later",
+    ]
     answered = (BlockStarted(0, ToolCall("c", "functions__exec", form="text")), ArgumentsDelta(0, "1"), BlockEnded(0))
     events = (Started("x", "m"), *answered, Stopped(Stop(StopReason.TOOL)), FINISHED)
-    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), asked, fixed_environment()))
+    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), conversation, fixed_environment()))
     [item] = reply["output"]
     assert (item["type"], item["namespace"], item["name"]) == ("custom_tool_call", "functions", "exec")
 
 
 def test_a_tool_of_the_request_wins_over_items_and_a_later_item_over_earlier_ones() -> None:
     newer = {**ADDED, "tools": [{"type": "function", "name": "later", "description": "newer"}]}
-    asked = read([ADDED, {"role": "user", "content": "go"}, newer])
-    sent = plan(RESPONSES, registry.get("openai"), asked).translated.tools
+    conversation = read([ADDED, {"role": "user", "content": "go"}, newer])
+    sent = plan(RESPONSES, registry.get("openai"), conversation).translated.tools
     assert [tool.description for tool in sent if isinstance(tool, ToolSpec)] == ["", "newer"]
-    asked = read([ADDED, {"role": "user", "content": "go"}], tools=[{"type": "function", "name": "later"}])
-    sent = plan(RESPONSES, registry.get("openai"), asked).translated.tools
+    conversation = read([ADDED, {"role": "user", "content": "go"}], tools=[{"type": "function", "name": "later"}])
+    sent = plan(RESPONSES, registry.get("openai"), conversation).translated.tools
     assert [tool.name for tool in sent if isinstance(tool, ToolSpec)] == ["later", "functions__exec"]
 
 
@@ -574,12 +585,12 @@ MET = [
 
 @pytest.mark.parametrize("name", registry.names())
 def test_a_tool_whose_name_looks_like_that_of_another_in_its_namespace_is_not_mistaken_for_it(name: str) -> None:
-    asked = read(MET, tools=APART)
-    made = plan(RESPONSES, registry.get(name), asked)
-    offered = [tool.name for tool in made.translated.tools if isinstance(tool, ToolSpec)]
+    conversation = read(MET, tools=APART)
+    planned = plan(RESPONSES, registry.get(name), conversation)
+    offered = [tool.name for tool in planned.translated.tools if isinstance(tool, ToolSpec)]
     assert len(set(offered)) == 3
     called = [
-        block.name for message in made.translated.messages for block in message.blocks if isinstance(block, ToolCall)
+        block.name for message in planned.translated.messages for block in message.blocks if isinstance(block, ToolCall)
     ]
     assert called == [offered[1], "a__b"]
     if name == "responses":
@@ -587,23 +598,25 @@ def test_a_tool_whose_name_looks_like_that_of_another_in_its_namespace_is_not_mi
     names: list[tuple[str, str | None]] = []
     for whole in offered:
         answer = (BlockStarted(0, ToolCall("c9", whole)), ArgumentsDelta(0, "{}"), BlockEnded(0))
-        events = ResponseFilters(made).feed((Started("x", "m"), *answer, Stopped(Stop(StopReason.TOOL)), FINISHED))
-        reply: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), asked, fixed_environment()))
+        events = ResponseFilters(planned).feed((Started("x", "m"), *answer, Stopped(Stop(StopReason.TOOL)), FINISHED))
+        reply: Any = jsonio.decode(
+            RESPONSES.codec.render_reply(assemble_reply(events), conversation, fixed_environment())
+        )
         names.append((reply["output"][0]["name"], reply["output"][0].get("namespace")))
     assert names == [("a__b", None), ("b", "a"), ("_b", "a")]
 
 
 def test_a_choice_among_names_that_meet_is_of_the_one_it_names() -> None:
     chosen = {"type": "function", "name": "b", "namespace": "a"}
-    asked = read(MET, tools=APART, tool_choice=chosen)
-    assert asked.tool_choice.names != ("a__b",)
-    assert written(asked)["tool_choice"] == chosen
+    conversation = read(MET, tools=APART, tool_choice=chosen)
+    assert conversation.tool_choice.names != ("a__b",)
+    assert written(conversation)["tool_choice"] == chosen
 
 
 def test_an_added_tool_in_a_namespace_is_not_taken_for_one_that_only_looks_like_it() -> None:
     added = {"type": "additional_tools", "tools": APART[1:]}
-    asked = read([added, {"role": "user", "content": "go"}], tools=APART[:1])
-    assert len([tool for tool in asked.tools if isinstance(tool, ToolSpec)]) == 3
+    conversation = read([added, {"role": "user", "content": "go"}], tools=APART[:1])
+    assert len([tool for tool in conversation.tools if isinstance(tool, ToolSpec)]) == 3
 
 
 @pytest.mark.parametrize("field", ["foo.bar", ".", "textual.x"])
@@ -621,8 +634,8 @@ def test_an_output_of_local_shell_names_its_call_as_it_did(about: dict[str, str]
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_an_item_that_only_brings_tools_leaves_no_empty_turn_behind(name: str) -> None:
-    asked = read([{"role": "user", "content": "go"}, ADDED, {"role": "user", "content": "on"}])
-    assert all(message.blocks for message in plan(RESPONSES, registry.get(name), asked).translated.messages)
+    conversation = read([{"role": "user", "content": "go"}, ADDED, {"role": "user", "content": "on"}])
+    assert all(message.blocks for message in plan(RESPONSES, registry.get(name), conversation).translated.messages)
 
 
 # --- joined names that are not legal, of names that are
@@ -653,21 +666,21 @@ def test_no_tool_in_a_namespace_is_renamed_for_responses_and_the_choice_names_it
         {"type": "function_call_output", "call_id": "c1", "output": "1"},
     ]
     body = {"input": items, "tool_choice": chosen} | ({} if added else {"tools": tools})
-    made = dragoman.translate_request({"model": "m", **body}, source="responses", target="responses")
-    assert {field: made.body.get(field) for field in body} == body
-    assert not made.notes
+    translation = dragoman.translate_request({"model": "m", **body}, source="responses", target="responses")
+    assert {field: translation.body.get(field) for field in body} == body
+    assert not translation.notes
     output_item = {"type": "function_call", "call_id": "c2", "name": name, "arguments": "{}", "namespace": namespace}
     reply = {"id": "resp_1", "object": "response", "model": "m", "status": "completed", "output": [output_item]}
-    translated = dragoman.translate_reply(reply, source="responses", target="responses", request=made)
+    translated = dragoman.translate_reply(reply, source="responses", target="responses", request=translation)
     assert [translated.body["output"][0][field] for field in ("name", "namespace")] == [name, namespace]
 
 
 def test_a_tool_whose_name_is_not_legal_in_its_namespace_either_is_renamed_and_the_choice_with_it() -> None:
     body = {"model": "m", "input": "go", "tools": [inside("n", "read file")]}
     chosen = {"type": "function", "name": "read file", "namespace": "n"}
-    made = dragoman.translate_request({**body, "tool_choice": chosen}, source="responses", target="responses")
-    assert [note.rule for note in made.notes] == ["tools.renamed"]
-    assert made.body["tool_choice"]["name"] == made.body["tools"][0]["name"]
+    translation = dragoman.translate_request({**body, "tool_choice": chosen}, source="responses", target="responses")
+    assert [note.rule for note in translation.notes] == ["tools.renamed"]
+    assert translation.body["tool_choice"]["name"] == translation.body["tools"][0]["name"]
 
 
 @pytest.mark.parametrize("target", [name for name in registry.names() if name != "responses"])

@@ -408,11 +408,11 @@ def test_row_51_for_every_upstream_the_stream_ends_with_completed_or_failed(name
 def test_case_25_a_custom_tool_through_chat_returns_plain_text() -> None:
     """`{"input": "*** Begin"}` of a function call is a custom_tool_call with the text itself, in done and in completed."""
     chat = registry.get("openai")
-    asked = Conversation("m", (), tools=(ToolSpec("apply_patch", "Patch."),))
+    conversation = Conversation("m", (), tools=(ToolSpec("apply_patch", "Patch."),))
     calls = (BlockStarted(0, ToolCall("c", "apply_patch")), ArgumentsDelta(0, '{"input":"*** Begin"}'), BlockEnded(0))
     data = encode_events(chat, (Started("chatcmpl-1", "m"), *calls, Stopped(Stop(StopReason.TOOL)), FINISHED))
     for upstream in (chat, registry.get("openai")):
-        answer = ResponseTranslator(plan(RESPONSES, upstream, asked), fixed_environment())
+        answer = ResponseTranslator(plan(RESPONSES, upstream, conversation), fixed_environment())
         events = parsed_events(answer.feed(data) + answer.close())
         [item] = [event["item"] for event in events if event["type"] == "response.output_item.done"]
         assert (item["type"], item["input"]) == ("custom_tool_call", "*** Begin")
@@ -458,15 +458,15 @@ def test_free_text_for_a_client_that_has_no_such_tools_is_an_object_whole_or_str
     client = registry.get(name)
     item = {"type": "custom_tool_call", "id": "i", "call_id": "c", "name": "p", "input": "free"}
     added = {"type": "response.output_item.added", "output_index": 0, "item": {**item, "input": ""}}
-    given = {"type": "response.custom_tool_call_input.delta", "output_index": 0, "item_id": "i", "delta": "free"}
+    frame = {"type": "response.custom_tool_call_input.delta", "output_index": 0, "item_id": "i", "delta": "free"}
     ended = {"type": "response.output_item.done", "output_index": 0, "item": item}
     end = completed(item, status="completed")
-    made = plan(client, RESPONSES, EMPTY_REQUEST)
-    answer = ResponseTranslator(made, fixed_environment())
-    events = decode_events(client, answer.feed(stream(added, given, ended, end)) + answer.close())
+    planned = plan(client, RESPONSES, EMPTY_REQUEST)
+    answer = ResponseTranslator(planned, fixed_environment())
+    events = decode_events(client, answer.feed(stream(added, frame, ended, end)) + answer.close())
     if name != "kiro":  # it has no whole replies
         reply = client.codec.parse_reply(
-            translate_whole_reply(made, json.dumps(end["response"]).encode())[0], EMPTY_REQUEST
+            translate_whole_reply(planned, json.dumps(end["response"]).encode())[0], EMPTY_REQUEST
         )
         assert [json.loads(block.arguments) for block in reply.choices[0].blocks if isinstance(block, ToolCall)] == [
             {"raw_arguments": "free"}

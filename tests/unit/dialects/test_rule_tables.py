@@ -47,18 +47,18 @@ def files(dialect: str) -> Iterator[Path]:
 
 def constants(node: ast.AST) -> Iterator[str]:
     """Names in calls of `breach`, in tuples that are yielded, and in variables called `rule`."""
-    given: ast.AST | None = None
+    expression: ast.AST | None = None
     match node:
         case ast.Call(func=ast.Attribute(attr="breach" | "_breach") | ast.Name(id="breach"), args=[first, *_]):
-            given = first
+            expression = first
         case ast.Yield(value=ast.Tuple(elts=[first, _, *_])):
-            given = first
+            expression = first
         case ast.Assign(targets=[ast.Name(id="rule")], value=value):
-            given = value
+            expression = value
         case _:
             pass
-    if given is not None:
-        parts = list(ast.walk(given))
+    if expression is not None:
+        parts = list(ast.walk(expression))
         skipped = {each for part in parts if isinstance(part, ast.IfExp) for each in ast.walk(part.test)}
         skipped |= {each for part in parts if isinstance(part, ast.JoinedStr) for each in ast.walk(part)}
         for part in parts:
@@ -257,10 +257,14 @@ def test_a_kept_field_wins_and_objects_are_merged() -> None:
 
 
 def test_only_its_own_family_writes_kept_fields_back() -> None:
-    kept = ExtraFields("ours")
+    extra_fields = ExtraFields("ours")
     fields = {"a": 1, "~word": 2, "../outer": 3}
-    assert kept.with_extra({}, Extra("ours", fields)) == {"a": 1}
-    assert kept.with_extra({}, Extra("theirs", fields)) == {} == dict(kept.own_fields(Extra("theirs", fields)))
+    assert extra_fields.with_extra({}, Extra("ours", fields)) == {"a": 1}
+    assert (
+        extra_fields.with_extra({}, Extra("theirs", fields))
+        == {}
+        == dict(extra_fields.own_fields(Extra("theirs", fields)))
+    )
 
 
 def test_a_type_is_read_as_its_first_kind() -> None:

@@ -23,10 +23,10 @@ def _blocks(blocks: tuple[Block | str, ...]) -> tuple[Block, ...]:
     return tuple(Text(block) if isinstance(block, str) else block for block in blocks)
 
 
-def apply_filter(filter_: Filter, asked: Conversation) -> tuple[Conversation, list[Note]]:
+def apply_filter(filter_: Filter, conversation: Conversation) -> tuple[Conversation, list[Note]]:
     """The request and its notes after a filter that leaves the answer alone; without a note nothing has changed."""
     notes = Notes()
-    fitted, back = filter_.forward(asked, notes, Facts())
+    fitted, back = filter_.forward(conversation, notes, Facts())
     assert back is None
-    assert (fitted is asked) == (not notes)
+    assert (fitted is conversation) == (not notes)
     return fitted, list(notes)

@@ -72,7 +72,7 @@ def assistant(block: Block) -> Conversation:
 
 
 @pytest.mark.parametrize(
-    ("block", "kept", "rule"),
+    ("block", "expected", "rule"),
     [
         (Reasoning("t", "openai"), None, "foreign.reasoning"),
         (Reasoning("t", "", None), None, "foreign.reasoning"),
@@ -97,16 +97,16 @@ def assistant(block: Block) -> Conversation:
         (Text("x", extra=Extra("openai", {"odd": 1}, frozenset({"odd"}))), Text("x"), ""),
     ],
 )
-def test_assistant_blocks(block: Block, kept: Block | None, rule: str) -> None:
+def test_assistant_blocks(block: Block, expected: Block | None, rule: str) -> None:
     sent, rules = fit(assistant(block))
-    assert sent.messages[1].blocks == (() if kept is None else (kept,))
+    assert sent.messages[1].blocks == (() if expected is None else (expected,))
     assert rules == ([rule] if rule else [])
 
 
 def test_no_old_image_bricks_a_conversation_but_a_new_one_is_refused() -> None:
     picture = Media("image", "image/png", "url", "https://example.org/x.png", at=Location("messages[0].content[1]"))
-    asked = Conversation("m", (Message("user", (Text("a"), picture)), Message("assistant", (Text("b"),)), USER))
-    sent, rules = fit(asked)
+    conversation = Conversation("m", (Message("user", (Text("a"), picture)), Message("assistant", (Text("b"),)), USER))
+    sent, rules = fit(conversation)
     line = "[image (https://example.org/x.png) left out: this model cannot take it]"
     assert sent.messages[0].blocks[1] == Text(line)
     assert rules == ["media.replaced messages[0].content[1]"]
@@ -147,8 +147,8 @@ def test_media_of_a_type_the_target_does_not_take() -> None:
     def sent(block: Media) -> Block:
         notes = Notes()
         filter_ = DropForeign(Capabilities(), "openai", typed, "anthropic")
-        told, _ = filter_.forward(Conversation("m", (Message("user", (block,)),)), notes, Facts())
-        return told.messages[0].blocks[0]
+        filtered, _ = filter_.forward(Conversation("m", (Message("user", (block,)),)), notes, Facts())
+        return filtered.messages[0].blocks[0]
 
     png = Media("image", "image/png", "base64", "aGk=")
     assert sent(png) == png
@@ -169,16 +169,16 @@ def test_a_choice_of_a_tool_that_is_gone_is_no_choice() -> None:
     assert rules == ["foreign.tool", "tools.choice tool_choice"]
 
 
-@pytest.mark.parametrize(("client", "kept"), [("openai", False), ("anthropic", True)])
+@pytest.mark.parametrize(("client", "is_kept"), [("openai", False), ("anthropic", True)])
 @pytest.mark.parametrize("role", ["assistant", "system"])
-def test_an_image_stays_where_the_target_takes_one_in_such_a_turn(role: Role, client: str, kept: bool) -> None:
+def test_an_image_stays_where_the_target_takes_one_in_such_a_turn(role: Role, client: str, is_kept: bool) -> None:
     picture, notes = Media("image", "image/png", "base64", "aGk="), Notes()
-    asked = Conversation("m", (USER, Message(role, (picture,)), USER))
+    conversation = Conversation("m", (USER, Message(role, (picture,)), USER))
     target = structs.replace(TARGET, media_roles=frozenset({"user"}))
-    sent, _ = DropForeign(Capabilities(), client, target, "anthropic").forward(asked, notes, Facts())
+    sent, _ = DropForeign(Capabilities(), client, target, "anthropic").forward(conversation, notes, Facts())
     words = Text("[image left out: this model cannot take it]")
-    assert sent.messages[1].blocks == (picture if kept else words,)
-    assert [note.rule for note in notes] == ([] if kept else ["media.replaced"])
+    assert sent.messages[1].blocks == (picture if is_kept else words,)
+    assert [note.rule for note in notes] == ([] if is_kept else ["media.replaced"])
 
 
 def test_losses_can_be_refused() -> None:
@@ -187,9 +187,11 @@ def test_losses_can_be_refused() -> None:
 
 
 def test_the_targets_own_passes_as_the_same_object() -> None:
-    asked = Conversation("m", (USER,), extra=Extra("anthropic", {"odd": 1}), hints=Extra("anthropic", {"beta": "x"}))
-    sent, rules = fit(asked)
-    assert sent is asked
+    conversation = Conversation(
+        "m", (USER,), extra=Extra("anthropic", {"odd": 1}), hints=Extra("anthropic", {"beta": "x"})
+    )
+    sent, rules = fit(conversation)
+    assert sent is conversation
     assert rules == []
 
 
@@ -206,7 +208,9 @@ SIGNED = (
 WITH_A_SLOT = [name for name in registry.names() if name not in ("gemini", "kiro", "ollama")]  # Kiro has no clients
 
 
-def told(client: str, blocks: tuple[Block, ...], why: StopReason = StopReason.TOOL) -> tuple[Events, list[str]]:
+def filtered_reply(
+    client: str, blocks: tuple[Block, ...], why: StopReason = StopReason.TOOL
+) -> tuple[Events, list[str]]:
     ways = ResponseFilters(plan(registry.get(client), GEMINI, EMPTY_REQUEST))
     events = ways.feed(reply_events(Reply("r", "claude-x", (Choice(blocks, Stop(why)),)), ways.keys))
     check(events)
@@ -218,14 +222,14 @@ def said_again(client: str, blocks: tuple[Block, ...], upstream_config: str = "g
     dialect = registry.get(client)
     results = tuple(ToolResult(block.id, (Text("ok"),)) for block in blocks if isinstance(block, ToolCall))
     history = Conversation("claude-x", (USER, Message("assistant", blocks), Message("user", (*results, Text("on")))))
-    asked = dialect.codec.parse_request(dialect.codec.render_request(history))
-    return plan(dialect, registry.get(upstream_config), asked).translated.messages[1].blocks
+    conversation = dialect.codec.parse_request(dialect.codec.render_request(history))
+    return plan(dialect, registry.get(upstream_config), conversation).translated.messages[1].blocks
 
 
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("client", WITH_A_SLOT)
 def test_the_signatures_of_calls_come_home_through_every_client_that_has_a_slot(client: str, streamed: bool) -> None:
-    events, rules = told(client, SIGNED)
+    events, rules = filtered_reply(client, SIGNED)
     assert "seal.no_place" not in rules
     dialect = registry.get(client)
     got = assemble_reply(decode_events(dialect, encode_events(dialect, events))) if streamed else assemble_reply(events)
@@ -256,7 +260,7 @@ def test_signed_thinking_comes_home_through_a_gemini_client(upstream: str, strea
 
 
 def test_a_calls_signature_rides_on_an_empty_thought_right_before_it() -> None:
-    events, _ = told("anthropic", SIGNED)
+    events, _ = filtered_reply("anthropic", SIGNED)
     begun = [event.block for event in events if isinstance(event, BlockStarted)]
     kinds = [type(block).__name__ for block in begun]
     assert kinds == ["Reasoning", "Text", "Reasoning", "ToolCall", "ToolCall", "Reasoning", "ToolCall"]
@@ -271,7 +275,7 @@ def test_a_calls_signature_rides_on_an_empty_thought_right_before_it() -> None:
 def test_a_texts_signature_rides_before_what_comes_next_and_no_answer_ends_with_a_thought() -> None:
     """`claude -p` prints the last block if it is a text: a thought after it would be an empty answer."""
     text, closing = Text("a", signature=Signature("gemini", "MQ==")), Text("", signature=Signature("gemini", "Mg=="))
-    events, rules = told("anthropic", (text, Text("b"), closing), StopReason.END)
+    events, rules = filtered_reply("anthropic", (text, Text("b"), closing), StopReason.END)
     begun = [event.block for event in events if isinstance(event, BlockStarted)]
     assert [type(block).__name__ for block in begun] == ["Text", "Reasoning", "Text"]
     assert rules == ["seal.no_place"]
@@ -301,7 +305,7 @@ LINE = "x-anthropic-billing-header: cc_version=2.1.325.a1b; cc_entrypoint=cli; c
 TARGETS = [name for name in registry.names() if name != "anthropic"]
 
 
-def asked(system: Any, text: str = "hi") -> dict[str, Any]:
+def body_with(system: Any, text: str = "hi") -> dict[str, Any]:
     return {"model": "claude-x", "max_tokens": 9, "system": system, "messages": [{"role": "user", "content": text}]}
 
 
@@ -309,31 +313,31 @@ def blocks(*texts: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text} for text in texts]
 
 
-def rules(made: dragoman.Translated) -> list[tuple[str, str]]:
-    return [(note.rule, note.action) for note in made.notes if note.rule == "system.attribution"]
+def rules(translation: dragoman.Translated) -> list[tuple[str, str]]:
+    return [(note.rule, note.action) for note in translation.notes if note.rule == "system.attribution"]
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("system", [blocks(LINE, "Be brief."), f"{LINE}\nBe brief.", blocks(f"{LINE}\nBe brief.")])
 def test_the_line_is_removed_for_every_target_but_anthropic(system: Any, target: str) -> None:
-    made = dragoman.translate_request(asked(system), source="anthropic", target=target)
-    assert "billing" not in made.raw.decode()
-    assert "Be brief." in made.raw.decode()
-    assert rules(made) == [("system.attribution", "changed")]
+    translation = dragoman.translate_request(body_with(system), source="anthropic", target=target)
+    assert "billing" not in translation.raw.decode()
+    assert "Be brief." in translation.raw.decode()
+    assert rules(translation) == [("system.attribution", "changed")]
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_request_reads_as_if_the_line_had_never_been_there(target: str) -> None:
-    with_line = dragoman.translate_request(asked(blocks(LINE, "Be brief.")), source="anthropic", target=target)
-    without = dragoman.translate_request(asked(blocks("Be brief.")), source="anthropic", target=target)
+    with_line = dragoman.translate_request(body_with(blocks(LINE, "Be brief.")), source="anthropic", target=target)
+    without = dragoman.translate_request(body_with(blocks("Be brief.")), source="anthropic", target=target)
     assert with_line.raw == without.raw
 
 
 @pytest.mark.parametrize("system", [blocks(LINE, "Be brief."), f"{LINE}\nBe brief."])
 def test_anthropic_gets_the_line_as_it_came(system: Any) -> None:
-    made = dragoman.translate_request(asked(system), source="anthropic", target="anthropic")
-    assert made.body["system"] == system
-    assert made.notes == []
+    translation = dragoman.translate_request(body_with(system), source="anthropic", target="anthropic")
+    assert translation.body["system"] == system
+    assert translation.notes == []
 
 
 @pytest.mark.parametrize(
@@ -346,35 +350,37 @@ def test_anthropic_gets_the_line_as_it_came(system: Any) -> None:
     ],
 )
 def test_the_setting_decides(target: str, attribution: str, sent: bool) -> None:
-    given = asked(blocks(LINE, "Be brief."))
-    made = dragoman.translate_request(given, source="anthropic", target=target, attribution=attribution)
-    assert ("billing" in made.raw.decode()) is sent
-    assert bool(rules(made)) is not sent
+    body = body_with(blocks(LINE, "Be brief."))
+    translation = dragoman.translate_request(body, source="anthropic", target=target, attribution=attribution)
+    assert ("billing" in translation.raw.decode()) is sent
+    assert bool(rules(translation)) is not sent
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_only_the_beginning_of_the_system_text_is_looked_at(target: str) -> None:
     quoted = f"The log says: {LINE}"
-    given = asked(blocks("Be brief.", quoted), LINE)
-    made = dragoman.translate_request(given, source="anthropic", target=target)
-    assert made.raw.decode().count("x-anthropic-billing-header") == 2
-    assert rules(made) == []
+    body = body_with(blocks("Be brief.", quoted), LINE)
+    translation = dragoman.translate_request(body, source="anthropic", target=target)
+    assert translation.raw.decode().count("x-anthropic-billing-header") == 2
+    assert rules(translation) == []
 
 
 def test_a_block_of_the_line_alone_goes_whole() -> None:
-    made = dragoman.translate_request(asked(f"{LINE}\n"), source="anthropic", target="openai")
-    assert made.body["messages"] == [{"role": "user", "content": "hi"}]
+    translation = dragoman.translate_request(body_with(f"{LINE}\n"), source="anthropic", target="openai")
+    assert translation.body["messages"] == [{"role": "user", "content": "hi"}]
 
 
 def test_it_is_no_loss() -> None:
-    made = dragoman.translate_request(asked(blocks(LINE)), source="anthropic", target="openai", losses="refuse")
-    assert rules(made) == [("system.attribution", "changed")]
+    translation = dragoman.translate_request(
+        body_with(blocks(LINE)), source="anthropic", target="openai", losses="refuse"
+    )
+    assert rules(translation) == [("system.attribution", "changed")]
 
 
 def test_a_plain_chat_request_loses_the_line_too() -> None:
     body = {"model": "m", "messages": [{"role": "system", "content": LINE}, {"role": "user", "content": "hi"}]}
-    made = dragoman.translate_request(body, source="openai", target="openai")
-    assert made.body["messages"] == [{"role": "user", "content": "hi"}]
+    translation = dragoman.translate_request(body, source="openai", target="openai")
+    assert translation.body["messages"] == [{"role": "user", "content": "hi"}]
 
 
 @pytest.mark.parametrize(
@@ -396,12 +402,12 @@ def test_a_compatible_service_on_another_host_does_not_get_it(table: str, attrib
 
 
 def test_the_gateway_removes_it_where_bytes_would_pass_otherwise(tmp_path: Path) -> None:
-    given = {**anthropic_body(), "system": blocks(LINE, "Be brief.")}
+    body = {**anthropic_body(), "system": blocks(LINE, "Be brief.")}
     with (
         running_simulator("anthropic") as simulator,
         start_gateway(upstream_config("a", "anthropic", simulator.url), tmp_path) as harness,
     ):
         for stream in (False, True):
-            assert harness.request("/v1/messages", {**given, "stream": stream})[0] == 200
+            assert harness.request("/v1/messages", {**body, "stream": stream})[0] == 200
         sent = [json.loads(each.body)["system"] for each in simulator.requests]
     assert sent == ["Be brief."] * 2

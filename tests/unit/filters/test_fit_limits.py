@@ -27,10 +27,10 @@ USER = Message("user", (Text("hi"),))
 TOOL = ToolSpec("f", "", {"type": "object", "properties": {}})
 
 
-def fitted(target: Capabilities, **asked: object) -> tuple[Conversation, list[str]]:
+def fitted(target: Capabilities, **fields: object) -> tuple[Conversation, list[str]]:
     notes = Notes()
-    given = {"messages": (USER,), **asked}
-    sent, _ = FitLimits(target).forward(Conversation("m", **given), notes, Facts())  # type: ignore[arg-type]
+    all_fields = {"messages": (USER,), **fields}
+    sent, _ = FitLimits(target).forward(Conversation("m", **all_fields), notes, Facts())  # type: ignore[arg-type]
     return sent, [note.rule for note in notes]
 
 
@@ -60,16 +60,16 @@ def test_stop_sequences_are_cut_to_what_the_target_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("takes", "asked", "told"),
+    ("takes", "output", "expected"),
     [
         ({"text"}, Output("schema", "n", {"type": "object"}), Output()),
         ({"text", "json"}, Output("schema", "n", {"type": "object"}), Output("json")),
         ({"text", "schema"}, Output("json"), Output()),
     ],
 )
-def test_an_output_form_the_target_lacks(takes: set[str], asked: Output, told: Output) -> None:
-    sent, rules = fitted(Capabilities(output=frozenset(takes), traits=traits("output_names")), output=asked)
-    assert (sent.output, rules) == (told, ["output.form"])
+def test_an_output_form_the_target_lacks(takes: set[str], output: Output, expected: Output) -> None:
+    sent, rules = fitted(Capabilities(output=frozenset(takes), traits=traits("output_names")), output=output)
+    assert (sent.output, rules) == (expected, ["output.form"])
 
 
 def test_objects_of_an_output_schema_are_closed_but_names_and_values_are_not_keywords() -> None:
@@ -93,7 +93,7 @@ def test_objects_of_an_output_schema_are_closed_but_names_and_values_are_not_key
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("thinking", "expected"),
     [
         (Thinking("on", "", 3000), Thinking(effort="low")),
         (Thinking("on", "", 31999), Thinking(effort="high")),
@@ -104,10 +104,10 @@ def test_objects_of_an_output_schema_are_closed_but_names_and_values_are_not_key
         (Thinking(effort="unheard of"), Thinking()),
     ],
 )
-def test_thinking_in_the_targets_words(asked: Thinking, told: Thinking) -> None:
+def test_thinking_in_the_targets_words(thinking: Thinking, expected: Thinking) -> None:
     target = Capabilities(efforts=("low", "medium", "high"), thinking=frozenset({"default", "off"}))
-    sent, rules = fitted(target, thinking=asked)
-    assert (sent.thinking, rules) == (told, ["thinking.fitted"])
+    sent, rules = fitted(target, thinking=thinking)
+    assert (sent.thinking, rules) == (expected, ["thinking.fitted"])
 
 
 def test_thinking_without_any_word_for_it() -> None:
@@ -116,18 +116,18 @@ def test_thinking_without_any_word_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "told", "rules"),
+    ("choice", "expected", "rules"),
     [
         (ToolChoice("any", ("f",)), ToolChoice("any"), ["tools.allowed"]),
         (ToolChoice("none"), ToolChoice(), ["tools.choice"]),
         (ToolChoice(parallel=False), ToolChoice(), ["tools.parallel"]),
     ],
 )
-def test_a_tool_choice_the_target_lacks(choice: ToolChoice, told: ToolChoice, rules: list[str]) -> None:
+def test_a_tool_choice_the_target_lacks(choice: ToolChoice, expected: ToolChoice, rules: list[str]) -> None:
     target = Capabilities(choice_modes=frozenset({"auto", "any", "one"}))
     other = ToolSpec("g", "", {"type": "object"})
     sent, noted = fitted(target, tools=(TOOL, other), tool_choice=choice)
-    assert (sent.tool_choice, noted) == (told, rules)
+    assert (sent.tool_choice, noted) == (expected, rules)
     assert (other in sent.tools) == (not choice.names)
 
 
@@ -178,9 +178,11 @@ BEDROCK = IdentifierFormat("a-zA-Z0-9_.:-", 64)
 TARGET = Capabilities(names=NARROW, ids=NARROW)
 
 
-def forward(asked: Conversation, target: Capabilities = TARGET) -> tuple[Conversation, list[Note], ResponseFilter]:
+def forward(
+    conversation: Conversation, target: Capabilities = TARGET
+) -> tuple[Conversation, list[Note], ResponseFilter]:
     notes = Notes()
-    fitted, make_back = RenameTools(target).forward(asked, notes, Facts())
+    fitted, make_back = RenameTools(target).forward(conversation, notes, Facts())
     assert make_back is not None
     return fitted, list(notes), make_back(notes, BlockKeys())
 
@@ -231,7 +233,7 @@ def test_ids_alike_in_their_first_characters_stay_distinct() -> None:
 
 
 def test_a_name_is_the_same_everywhere_and_comes_back_in_the_answer() -> None:
-    asked = Conversation(
+    conversation = Conversation(
         "m",
         (
             Message("user", (Text("go"),)),
@@ -241,9 +243,9 @@ def test_a_name_is_the_same_everywhere_and_comes_back_in_the_answer() -> None:
         tools=(ToolSpec("mcp.a.b", at=Location("tools[0]")), ToolSpec("mcp_a_b"), Opaque("anthropic", {"name": "a b"})),
         tool_choice=ToolChoice("one", ("mcp.a.b",)),
     )
-    fitted, notes, back = forward(asked)
+    fitted, notes, back = forward(conversation)
     name, id_ = fit_alphabet("mcp.a.b", NARROW), fit_alphabet("a|b", NARROW)
-    assert fitted.tools == (ToolSpec(name), ToolSpec("mcp_a_b"), asked.tools[2])
+    assert fitted.tools == (ToolSpec(name), ToolSpec("mcp_a_b"), conversation.tools[2])
     assert fitted.tool_choice == ToolChoice("one", (name,))
     assert fitted.messages[1].blocks == (ToolCall(id_, name),)
     assert fitted.messages[2].blocks == (ToolResult(id_),)
@@ -259,9 +261,9 @@ def test_a_name_is_the_same_everywhere_and_comes_back_in_the_answer() -> None:
 
 
 def test_a_request_without_illegal_names_is_the_same_object() -> None:
-    asked = Conversation("m", (Message("assistant", (ToolCall("a", "read"),)),), tools=(ToolSpec("read"),))
-    fitted, notes, _ = forward(asked)
-    assert fitted is asked
+    conversation = Conversation("m", (Message("assistant", (ToolCall("a", "read"),)),), tools=(ToolSpec("read"),))
+    fitted, notes, _ = forward(conversation)
+    assert fitted is conversation
     assert notes == []
 
 
@@ -288,8 +290,8 @@ def test_minted_ids_of_one_conversation_differ_even_if_the_upstream_names_no_ans
 def test_an_id_that_the_conversation_has_used_is_not_given_again() -> None:
     """Some upstreams begin with call_0 in every answer; clients that pair by id alone then loop."""
     notes = Notes()
-    asked = Conversation("m", (Message("assistant", (ToolCall("call_0", "read"),)),))
-    _, make_back = RenameTools(TARGET).forward(asked, notes, Facts())
+    conversation = Conversation("m", (Message("assistant", (ToolCall("call_0", "read"),)),))
+    _, make_back = RenameTools(TARGET).forward(conversation, notes, Facts())
     assert make_back is not None
     (first, _), (second, _), (third, _) = answer(
         make_back(notes, BlockKeys()), ("call_0", "read"), ("call_1", "read"), ("call_1", "read")
@@ -313,9 +315,9 @@ def test_events_without_a_change_are_the_same_tuple() -> None:
 
 @given(strategies.conversations(), strategies.events(), st.data())
 def test_the_way_back_keeps_the_grammar_and_does_not_depend_on_batches(
-    asked: Conversation, stream: Events, data: st.DataObject
+    conversation: Conversation, stream: Events, data: st.DataObject
 ) -> None:
-    _, make_back = RenameTools(TARGET).forward(asked, Notes(), Facts())
+    _, make_back = RenameTools(TARGET).forward(conversation, Notes(), Facts())
     assert make_back is not None
     whole = make_back(Notes(), BlockKeys()).feed(stream)
     back = make_back(Notes(), BlockKeys())
@@ -329,8 +331,8 @@ def test_the_way_back_keeps_the_grammar_and_does_not_depend_on_batches(
 
 def test_the_choice_of_a_tool_that_is_not_ours_to_rename_keeps_its_name() -> None:
     tools = (Opaque("anthropic", {"type": "new", "name": "odd name"}, "new"), ToolSpec("a.b", "", {}))
-    asked = Conversation("m", (), tools=tools, tool_choice=ToolChoice("any", ("odd name", "a.b")))
-    fitted, _, _ = forward(asked)
+    conversation = Conversation("m", (), tools=tools, tool_choice=ToolChoice("any", ("odd name", "a.b")))
+    fitted, _, _ = forward(conversation)
     assert fitted.tools[0] is tools[0]
     assert fitted.tool_choice.names == ("odd name", fit_alphabet("a.b", NARROW))
 
@@ -360,12 +362,12 @@ def asking(source: str, user: str) -> dict[str, Any]:
 
 def sent(body: dict[str, Any], source: str, target: str, **options: Any) -> tuple[str, list[Note]]:
     """The user id that the target gets, and the notes about it."""
-    told = dragoman.translate_request(body, source=source, target=target, model="claude-x", **options)
-    value: Any = told.body
+    translation = dragoman.translate_request(body, source=source, target=target, model="claude-x", **options)
+    value: Any = translation.body
     for name in SLOTS[target]:
         value = value[name]
     assert isinstance(value, str)
-    return value, [note for note in told.notes if "user" in note.rule]
+    return value, [note for note in translation.notes if "user" in note.rule]
 
 
 @pytest.mark.parametrize("target", SLOTS)
@@ -405,12 +407,12 @@ def test_l8_the_hash_is_stable_and_tells_users_apart() -> None:
 @pytest.mark.parametrize("source", ["openai", "responses"])
 def test_l8_both_slots_of_openai_fit(source: str, target: str) -> None:
     body = {**ASKING[source], "user": "u" * 100, "safety_identifier": "s" * 100, "model": "m"}
-    told = dragoman.translate_request(body, source=source, target=target)
-    assert len(told.body["user"]) == len(told.body["safety_identifier"]) == 64
-    assert sorted(note.at for note in told.notes if note.rule == "user.hashed") == ["safety_identifier", "user"]
+    translation = dragoman.translate_request(body, source=source, target=target)
+    assert len(translation.body["user"]) == len(translation.body["safety_identifier"]) == 64
+    assert sorted(note.at for note in translation.notes if note.rule == "user.hashed") == ["safety_identifier", "user"]
     alone = {**ASKING[source], "safety_identifier": "s" * 100, "model": "m"}
-    told = dragoman.translate_request(alone, source=source, target=source)
-    assert len(told.body["safety_identifier"]) == 64
+    translation = dragoman.translate_request(alone, source=source, target=source)
+    assert len(translation.body["safety_identifier"]) == 64
 
 
 def test_l8_the_limit_is_a_setting_of_the_upstream() -> None:
@@ -419,7 +421,9 @@ def test_l8_the_limit_is_a_setting_of_the_upstream() -> None:
 
 
 def test_l8_a_target_without_user_ids_gets_none_and_no_hash() -> None:
-    told = dragoman.translate_request(
+    translation = dragoman.translate_request(
         asking("anthropic", CLAUDE_CODE), source="anthropic", target="gemini", model="gemini-3-pro"
     )
-    assert [(note.rule, note.action) for note in told.notes if "user" in note.rule] == [("user.dropped", "dropped")]
+    assert [(note.rule, note.action) for note in translation.notes if "user" in note.rule] == [
+        ("user.dropped", "dropped")
+    ]

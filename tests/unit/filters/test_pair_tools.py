@@ -48,8 +48,8 @@ ASK = user(Text("go"))
 
 
 def test_results_keep_the_order_of_the_client_and_stand_before_its_text() -> None:
-    asked = (ASK, assistant(call("a"), call("b")), user(result("b"), result("a"), Text("next")))
-    assert pair(*asked) == (asked, [])
+    messages = (ASK, assistant(call("a"), call("b")), user(result("b"), result("a"), Text("next")))
+    assert pair(*messages) == (messages, [])
 
 
 def test_a_call_without_a_result_gets_an_error_after_the_given_results() -> None:
@@ -173,8 +173,8 @@ def test_a_late_result_of_a_reused_id_does_not_answer_the_old_call() -> None:
 
 
 @given(strategies.conversations())
-def test_every_call_is_answered_once_right_after_it_and_every_result_has_its_call(asked: Conversation) -> None:
-    fitted, _ = PairTools().forward(asked, Notes(), Facts())
+def test_every_call_is_answered_once_right_after_it_and_every_result_has_its_call(conversation: Conversation) -> None:
+    fitted, _ = PairTools().forward(conversation, Notes(), Facts())
     ids: list[str] = []
     for before, message in zip((None, *fitted.messages), (*fitted.messages, None), strict=True):
         calls = [block.id for block in before.blocks if isinstance(block, ToolCall)] if before else []
@@ -184,7 +184,7 @@ def test_every_call_is_answered_once_right_after_it_and_every_result_has_its_cal
         assert all(isinstance(block, ToolResult) for block in blocks[: len(results)])
         ids.extend(calls)
     assert len(set(ids)) == len(ids)
-    assert {*_texts(asked)} <= {*_texts(fitted)}  # only a result that is there twice may go
+    assert {*_texts(conversation)} <= {*_texts(fitted)}  # only a result that is there twice may go
 
 
 def _texts(conversation: Conversation) -> list[str]:
@@ -216,7 +216,7 @@ def history(order: list[str], split: int | None = None, calls: tuple[str, ...] =
     }
 
 
-def said(body: dict[str, Any], target: str) -> list[str]:
+def texts_of(body: dict[str, Any], target: str) -> list[str]:
     """What the results say, in the order the target gets them."""
     if target == "openai":
         return [message["content"] for message in body["messages"] if message["role"] == "tool"]
@@ -236,9 +236,9 @@ def translated(body: dict[str, Any], target: str, model: str = KIMI, source: str
 @given(order=st.permutations(IDS), split=st.none() | st.integers(1, 2))
 def test_l6_results_stand_in_the_order_of_their_calls(target: str, order: list[str], split: int | None) -> None:
     model = "moonshot.kimi-k2-thinking" if target == "bedrock" else KIMI
-    told = translated(history(order, split), target, model)
-    assert said(told.body, target) == [f"of {id_}" for id_ in IDS]
-    reordered = [note for note in told.notes if note.rule == "tools.reordered_results"]
+    translation = translated(history(order, split), target, model)
+    assert texts_of(translation.body, target) == [f"of {id_}" for id_ in IDS]
+    reordered = [note for note in translation.notes if note.rule == "tools.reordered_results"]
     assert len(reordered) == (tuple(order) != IDS)
 
 
@@ -251,34 +251,36 @@ def test_l6_at_home_too() -> None:
             *({"role": "tool", "tool_call_id": id_, "content": f"of {id_}"} for id_ in reversed(IDS)),
         ]
     }
-    told = translated(body, "openai", source="openai")
-    assert said(told.body, "openai") == ["of one", "of two", "of three"]
+    translation = translated(body, "openai", source="openai")
+    assert texts_of(translation.body, "openai") == ["of one", "of two", "of three"]
 
 
 def test_l6_a_missing_result_has_its_place_and_a_second_one_is_text() -> None:
-    told = translated(history(["three", "one", "one"]), "openai")
-    assert said(told.body, "openai") == ["of one", "Error: (no result)", "of three"]
+    translation = translated(history(["three", "one", "one"]), "openai")
+    assert texts_of(translation.body, "openai") == ["of one", "Error: (no result)", "of three"]
     body = history(["two", "one"], calls=("one", "two"))
     body["messages"][-1]["content"].append({"type": "tool_result", "tool_use_id": "two", "content": "another"})
-    told = translated(body, "openai")
-    assert said(told.body, "openai") == ["of one", "of two"]
-    assert "another" in json.dumps(told.body["messages"][-1])
+    translation = translated(body, "openai")
+    assert texts_of(translation.body, "openai") == ["of one", "of two"]
+    assert "another" in json.dumps(translation.body["messages"][-1])
 
 
 def test_l6_images_that_leave_their_results_follow_the_same_order() -> None:
     body = history(["two", "one"], calls=("one", "two"))
     for result, name in zip(body["messages"][-1]["content"], ("image/webp", "image/png"), strict=True):
         result["content"] = [{"type": "image", "source": {"type": "base64", "media_type": name, "data": PIXEL}}]
-    told = translated(body, "openai")
-    images = [part["image_url"]["url"] for part in told.body["messages"][-1]["content"] if part["type"] == "image_url"]
+    translation = translated(body, "openai")
+    images = [
+        part["image_url"]["url"] for part in translation.body["messages"][-1]["content"] if part["type"] == "image_url"
+    ]
     assert [image.partition(";")[0] for image in images] == ["data:image/png", "data:image/webp"]
 
 
 def test_l6_models_that_read_ids_get_results_as_they_came() -> None:
     for target in ("anthropic", "responses"):
-        told = translated(history(["two", "one", "three"]), target, "claude-x")
-        assert said(told.body, target) == ["of two", "of one", "of three"]
-        assert not [note for note in told.notes if note.rule == "tools.reordered_results"]
+        translation = translated(history(["two", "one", "three"]), target, "claude-x")
+        assert texts_of(translation.body, target) == ["of two", "of one", "of three"]
+        assert not [note for note in translation.notes if note.rule == "tools.reordered_results"]
 
 
 @pytest.mark.parametrize("model", ["kimi-k2", "moonshotai/Kimi-K2.5", "Qwen3-Coder", "glm-4.6", "deepseek-v3.2"])
@@ -323,7 +325,7 @@ def test_media_of_all_results_stand_after_the_results_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "texts"),
     [
         ((IMAGE,), ("(image 1 below)",)),
         ((IMAGE, IMAGE), ("(image 1 below)", "(image 2 below)")),
@@ -331,9 +333,9 @@ def test_media_of_all_results_stand_after_the_results_in_order() -> None:
         ((Text("see"), IMAGE), ("see", "(image 1 below)")),
     ],
 )
-def test_a_result_says_where_its_media_is(content: tuple[Text | Media, ...], said: tuple[str, ...]) -> None:
+def test_a_result_says_where_its_media_is(content: tuple[Text | Media, ...], texts: tuple[str, ...]) -> None:
     blocks, _ = plain(PLAIN, ToolResult("a", content))
-    assert blocks[0] == ToolResult("a", tuple(map(Text, said)))
+    assert blocks[0] == ToolResult("a", tuple(map(Text, texts)))
 
 
 def test_l10_each_of_two_parallel_results_names_its_own_image() -> None:
@@ -355,7 +357,7 @@ def test_media_of_a_kind_that_results_cannot_hold_is_lifted_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         ((Text("boom"),), (Text("Error: boom"),)),
         ((Text("boom", CacheBreakpoint()), Text("bang")), (Text("Error: boom", CacheBreakpoint()), Text("bang"))),
@@ -364,9 +366,9 @@ def test_media_of_a_kind_that_results_cannot_hold_is_lifted_alone() -> None:
         ((IMAGE,), (Text("Error: (image 1 below)"),)),
     ],
 )
-def test_an_error_says_so_in_words(content: tuple[Text | Media, ...], said: tuple[Text, ...]) -> None:
+def test_an_error_says_so_in_words(content: tuple[Text | Media, ...], expected: tuple[Text, ...]) -> None:
     blocks, notes = plain(PLAIN, ToolResult("a", content, is_error=True, at=Location("here")))
-    assert blocks[0] == ToolResult("a", said, is_error=False)
+    assert blocks[0] == ToolResult("a", expected, is_error=False)
     assert [note.at for note in notes if note.rule == "result.error_text"] == ["here"]
 
 
@@ -383,9 +385,9 @@ def test_l1_a_result_of_unreadable_media_alone_says_so() -> None:
 
 
 def test_unreadable_media_is_refused_where_losses_are() -> None:
-    asked = Conversation("m", (Message("user", (ToolResult("a", (UNREADABLE,)),)),))
+    conversation = Conversation("m", (Message("user", (ToolResult("a", (UNREADABLE,)),)),))
     with pytest.raises(Unrepresentable, match="the blur"):
-        SimplifyResults(RICH).forward(asked, Notes(refuse=True), Facts())
+        SimplifyResults(RICH).forward(conversation, Notes(refuse=True), Facts())
 
 
 def test_other_unknown_parts_stay() -> None:
@@ -404,8 +406,8 @@ def with_images(count: int) -> Work:
         {"role": "assistant", "content": [call]},
         {"role": "user", "content": [result]},
     ]
-    asked = client.codec.parse_request(client.binding.unwrap({"model": "m", "max_tokens": 1, "messages": talk}))
-    return lambda: plan(client, target, asked, model="m", settings=TranslationSettings())
+    conversation = client.codec.parse_request(client.binding.unwrap({"model": "m", "max_tokens": 1, "messages": talk}))
+    return lambda: plan(client, target, conversation, model="m", settings=TranslationSettings())
 
 
 def test_s3_images_in_results_are_counted_once() -> None:

@@ -51,16 +51,16 @@ def fit(filters: Sequence[Filter], conversation: Conversation) -> tuple[Conversa
 # One conversation is tried on every filter and law: to make one up takes longer than all of them together.
 
 
-@given(target=strategies.capabilities, asked=strategies.conversations())
-def test_fitting_settles_is_noted_and_changes_the_shape_alone(target: Capabilities, asked: Conversation) -> None:
+@given(target=strategies.capabilities, conversation=strategies.conversations())
+def test_fitting_settles_is_noted_and_changes_the_shape_alone(target: Capabilities, conversation: Conversation) -> None:
     for name, fitting in EACH.items():
         note(name)
-        fitted, notes = fit(fitting(target), asked)
-        assert bool(notes) == (fitted != asked)  # there is a note exactly if there is a change
-        assert fitted is asked or notes
+        fitted, notes = fit(fitting(target), conversation)
+        assert bool(notes) == (fitted != conversation)  # there is a note exactly if there is a change
+        assert fitted is conversation or notes
         assert to_canonical(fitted) == fitted
         for field in UNTOUCHED:
-            assert getattr(fitted, field) == getattr(asked, field)
+            assert getattr(fitted, field) == getattr(conversation, field)
         again, more = fit(fitting(target), fitted)
         assert more == []
         assert again is fitted
@@ -94,8 +94,8 @@ UNDERSTOOD, CONTINUE = assistant("I understand."), user("Continue")
 
 
 def test_a_free_target_takes_any_order() -> None:
-    asked = (assistant("a"), assistant("b"), user("c"), user("d"), assistant("e"))
-    assert alternate(FREE, *asked) == (asked, [])
+    messages = (assistant("a"), assistant("b"), user("c"), user("d"), assistant("e"))
+    assert alternate(FREE, *messages) == (messages, [])
 
 
 def test_without_prefill_an_answer_at_the_end_is_followed_by_a_question() -> None:
@@ -105,14 +105,14 @@ def test_without_prefill_an_answer_at_the_end_is_followed_by_a_question() -> Non
 
 
 def test_the_history_of_document_003_is_six_turns_and_the_current_one() -> None:
-    asked = (user("1"), user("2"), assistant("3"), user("4"), user("now"))
-    messages, notes = alternate(PAIR, *asked)
+    turns = (user("1"), user("2"), assistant("3"), user("4"), user("now"))
+    messages, notes = alternate(PAIR, *turns)
     assert messages == (user("1"), UNDERSTOOD, user("2"), assistant("3"), user("4"), UNDERSTOOD, user("now"))
     assert [note.rule for note in notes] == ["turn.placeholder"] * 2
 
 
 @pytest.mark.parametrize(
-    ("asked", "paired"),
+    ("turns", "paired"),
     [
         (
             [user("a"), assistant("b"), assistant("c"), user("d")],
@@ -123,8 +123,8 @@ def test_the_history_of_document_003_is_six_turns_and_the_current_one() -> None:
         ([], [CONTINUE]),
     ],
 )
-def test_a_missing_question_is_asked(asked: list[Message], paired: list[Message]) -> None:
-    messages, _ = alternate(PAIR, *asked)
+def test_a_missing_question_is_asked(turns: list[Message], paired: list[Message]) -> None:
+    messages, _ = alternate(PAIR, *turns)
     assert messages == tuple(paired)
 
 
@@ -135,8 +135,8 @@ def test_the_fillers_are_the_targets_own() -> None:
 
 
 def test_merging_joins_turns_of_one_role_with_results_first() -> None:
-    asked = (user("a"), user(ToolResult("1"), "b"), assistant("c"), assistant("d"))
-    messages, notes = alternate(MERGE, *asked)
+    turns = (user("a"), user(ToolResult("1"), "b"), assistant("c"), assistant("d"))
+    messages, notes = alternate(MERGE, *turns)
     assert messages == (user(ToolResult("1"), "a", "b"), assistant("c", "d"))
     assert [note.rule for note in notes] == ["turn.merged"] * 2
 
@@ -159,10 +159,10 @@ def test_a_placeholder_is_noted_at_the_turn_that_needs_it() -> None:
     assert [note.at for note in notes] == ["messages[1]"]
 
 
-@given(asked=strategies.conversations())
-def test_no_role_comes_twice_in_a_row_and_the_user_begins(asked: Conversation) -> None:
+@given(conversation=strategies.conversations())
+def test_no_role_comes_twice_in_a_row_and_the_user_begins(conversation: Conversation) -> None:
     for target in (MERGE, PAIR):
-        fitted, _ = AlternateTurns(target).forward(asked, Notes(), Facts())
+        fitted, _ = AlternateTurns(target).forward(conversation, Notes(), Facts())
         roles = [message.role for message in fitted.messages]
         assert not any(one == other != "system" for one, other in pairwise(roles))
         assert next(role for role in roles if role != "system") == "user"
@@ -180,7 +180,7 @@ def fold(target: Capabilities, *messages: Message, leading: tuple[Text, ...] = (
 
 
 @pytest.mark.parametrize(
-    ("asked", "folded"),
+    ("messages", "folded"),
     [
         pytest.param([user("a"), system("s"), assistant("b")], [user("a", "[System] s"), assistant("b")], id="before"),
         pytest.param(
@@ -215,8 +215,8 @@ def fold(target: Capabilities, *messages: Message, leading: tuple[Text, ...] = (
         pytest.param([user("a"), system(" "), assistant("b")], [user("a"), assistant("b")], id="blank"),
     ],
 )
-def test_a_system_message_joins_a_user_turn_beside_it(asked: list[Message], folded: list[Message]) -> None:
-    fitted, notes = fold(LEADING, *asked)
+def test_a_system_message_joins_a_user_turn_beside_it(messages: list[Message], folded: list[Message]) -> None:
+    fitted, notes = fold(LEADING, *messages)
     assert fitted.messages == tuple(folded)
     assert {(note.rule, note.at) for note in notes} == {("system.folded", "the system message")}
 
@@ -250,8 +250,8 @@ def test_it_stands_before_a_filler_where_the_user_does_not_begin(rest: tuple[Mes
 
 
 @given(strategies.conversations())
-def test_no_system_message_is_left(asked: Conversation) -> None:
-    fitted, _ = FoldSystem(NONE).forward(asked, Notes(), Facts())
+def test_no_system_message_is_left(conversation: Conversation) -> None:
+    fitted, _ = FoldSystem(NONE).forward(conversation, Notes(), Facts())
     assert not fitted.system
     assert all(message.role != "system" for message in fitted.messages)
 
@@ -267,7 +267,7 @@ CALL, RESULT = ToolCall("1", "f"), ToolResult("1")
 
 
 @pytest.mark.parametrize(
-    ("asked", "filled"),
+    ("messages", "filled"),
     [
         ([user("a", " ")], [user("a")]),
         ([user("a"), assistant("", CALL)], [user("a"), assistant(CALL)]),
@@ -276,8 +276,8 @@ CALL, RESULT = ToolCall("1", "f"), ToolResult("1")
         ([user(ToolResult("1", (Text("x"), Text("\t"))))], [user(ToolResult("1", (Text("x"),)))]),
     ],
 )
-def test_text_without_content_goes(asked: list[Message], filled: list[Message]) -> None:
-    fitted, notes = fill(*asked)
+def test_text_without_content_goes(messages: list[Message], filled: list[Message]) -> None:
+    fitted, notes = fill(*messages)
     assert fitted.messages == tuple(filled)
     assert [note.rule for note in notes] == ["text.blank"]
 
@@ -293,7 +293,7 @@ def test_the_system_text_is_cleaned_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "filled"),
+    ("messages", "filled"),
     [
         pytest.param([user("a"), assistant(" ")], [user("a")], id="an answer at the end goes"),
         pytest.param([user("a"), user(" ")], [user("a")], id="a second question goes"),
@@ -314,14 +314,14 @@ def test_the_system_text_is_cleaned_too() -> None:
         ),
     ],
 )
-def test_a_turn_without_content_goes_or_says_a_dot(asked: list[Message], filled: list[Message]) -> None:
-    fitted, notes = fill(*asked)
+def test_a_turn_without_content_goes_or_says_a_dot(messages: list[Message], filled: list[Message]) -> None:
+    fitted, notes = fill(*messages)
     assert fitted.messages == tuple(filled)
     assert "turn.empty" in [note.rule for note in notes]
 
 
 @pytest.mark.parametrize(
-    ("blocks", "kept"),
+    ("blocks", "expected"),
     [
         ((Text("a"), Text(" ", CacheBreakpoint("1h"))), (Text("a", CacheBreakpoint("1h")),)),
         ((Text("a", CacheBreakpoint()), Text(" ", CacheBreakpoint("1h"))), (Text("a", CacheBreakpoint()),)),
@@ -331,10 +331,10 @@ def test_a_turn_without_content_goes_or_says_a_dot(asked: list[Message], filled:
     ],
 )
 def test_a_cache_mark_moves_to_the_block_before_if_that_can_carry_it(
-    blocks: tuple[Block, ...], kept: tuple[Block, ...]
+    blocks: tuple[Block, ...], expected: tuple[Block, ...]
 ) -> None:
     fitted, _ = fill(user("q"), assistant(*blocks), user("r"))
-    assert fitted.messages[1].blocks == kept
+    assert fitted.messages[1].blocks == expected
 
 
 def test_the_last_answer_does_not_end_with_white_space() -> None:
@@ -352,8 +352,8 @@ def test_earlier_answers_and_questions_may() -> None:
 
 
 @given(strategies.conversations())
-def test_no_blank_text_and_no_empty_turn_is_left(asked: Conversation) -> None:
-    fitted, _ = FillEmpty().forward(asked, Notes(), Facts())
+def test_no_blank_text_and_no_empty_turn_is_left(conversation: Conversation) -> None:
+    fitted, _ = FillEmpty().forward(conversation, Notes(), Facts())
     blocks: list[Block] = [*fitted.system, *(block for message in fitted.messages for block in message.blocks)]
     blocks += [part for block in blocks if isinstance(block, ToolResult) for part in block.content]
     assert all(block.text.strip() for block in blocks if isinstance(block, Text) and not block.signature)

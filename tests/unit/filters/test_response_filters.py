@@ -49,7 +49,7 @@ OBJECT = Capabilities(arguments="object")
 
 
 def back_of(filter_: Filter, conversation: Conversation = EMPTY) -> tuple[ResponseFilter, Notes]:
-    maker = filter_.answers or filter_.forward(conversation, Notes(), Facts())[1]
+    maker = filter_.make_response_filter or filter_.forward(conversation, Notes(), Facts())[1]
     assert maker is not None
     notes = Notes()
     return maker(notes, BlockKeys(1 << 20)), notes  # the tests choose the keys of their own blocks
@@ -129,7 +129,7 @@ def test_a_call_that_goes_on_after_its_json_was_whole_fails_the_stream() -> None
 
 
 def test_what_is_held_is_bounded_and_past_it_the_stream_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.filters.response.HELD_LIMIT", 10)
+    monkeypatch.setattr("dragoman.filters.response.BUFFER_LIMIT", 10)
     back, _ = back_of(SerializeBlocks())
     back.feed((Started("r", "m"), BlockStarted(0, Text("")), BlockStarted(1, ToolCall("b", "g"))))
     assert back.feed((ArgumentsDelta(1, "x" * 10),)) == ()
@@ -141,7 +141,7 @@ def test_what_is_held_is_bounded_and_past_it_the_stream_fails(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("blocks", "said", "right"),
+    ("blocks", "reported", "right"),
     [
         (call(0), StopReason.END, StopReason.TOOL),
         (call(0), StopReason.SEQUENCE, StopReason.TOOL),
@@ -154,20 +154,20 @@ def test_what_is_held_is_bounded_and_past_it_the_stream_fails(monkeypatch: pytes
         ([BlockStarted(0, ToolCall("a", "f")), BlockEnded(0, is_complete=False)], StopReason.TOOL, StopReason.LENGTH),
     ],
 )
-def test_the_stop_reason_follows_the_content(blocks: list[Event], said: StopReason, right: StopReason) -> None:
+def test_the_stop_reason_follows_the_content(blocks: list[Event], reported: StopReason, right: StopReason) -> None:
     """The stop reason follows from the calls (docs/decisions/answers.md#d6)."""
     back, notes = back_of(FixStopReason(pauses=True))
-    out = back.feed(stream(*blocks, why=said))
+    out = back.feed(stream(*blocks, why=reported))
     (stopped,) = [event for event in out if isinstance(event, Stopped)]
     assert stopped.stop.reason is right
-    assert rules(notes) == ([] if said is right else ["stop.settled"])
+    assert rules(notes) == ([] if reported is right else ["stop.settled"])
 
 
 # --- wrap_arguments
 
 
 @pytest.mark.parametrize(
-    ("pieces", "told", "rule"),
+    ("pieces", "expected", "rule"),
     [
         (['{"a"', ":1}"], '{"a":1}', []),
         (["", ""], "", []),
@@ -182,12 +182,12 @@ def test_the_stop_reason_follows_the_content(blocks: list[Event], said: StopReas
         (['{"a":1}} '], '{"a":1}}', ["arguments.not_json"]),
     ],
 )
-def test_streamed_arguments_are_an_object(pieces: list[str], told: str, rule: list[str]) -> None:
+def test_streamed_arguments_are_an_object(pieces: list[str], expected: str, rule: list[str]) -> None:
     """Arguments that are no JSON object are wrapped (docs/decisions/content.md#d3)."""
     back, notes = back_of(WrapArguments(OBJECT, OBJECT))
     out = [each for event in stream(*call(0, "f", *pieces)) for each in back.feed((event,))]
     assemble.check(out)
-    assert "".join(event.text for event in out if isinstance(event, ArgumentsDelta)).strip() == told
+    assert "".join(event.text for event in out if isinstance(event, ArgumentsDelta)).strip() == expected
     assert rules(notes) == rule
 
 
@@ -200,7 +200,7 @@ def test_arguments_that_begin_as_an_object_stream_live() -> None:
 
 
 def test_arguments_that_are_no_object_are_held_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.filters.calls.HELD_LIMIT", 5)
+    monkeypatch.setattr("dragoman.filters.calls.BUFFER_LIMIT", 5)
     back, _ = back_of(WrapArguments(OBJECT, OBJECT))
     out = back.feed((Started("r", "m"), *call(0, "f", "abcdef", end=False)))
     assert isinstance(out[-1], Failed)
@@ -209,9 +209,9 @@ def test_arguments_that_are_no_object_are_held_to_a_limit(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("bad", ["[1]", "no json", '{"cut'])
 def test_arguments_of_history_are_wrapped_and_noted_with_their_place(bad: str) -> None:
-    asked = Conversation("m", (Message("assistant", (ToolCall("a", "f", bad), ToolCall("b", "f"))),))
+    conversation = Conversation("m", (Message("assistant", (ToolCall("a", "f", bad), ToolCall("b", "f"))),))
     notes = Notes()
-    sent, _ = WrapArguments(OBJECT, OBJECT).forward(asked, notes, Facts())
+    sent, _ = WrapArguments(OBJECT, OBJECT).forward(conversation, notes, Facts())
     first, second = sent.messages[0].blocks
     assert isinstance(first, ToolCall)
     assert first.arguments == '{"raw_arguments":%s}' % ('"' + bad.replace('"', '\\"') + '"')
@@ -302,7 +302,7 @@ def thought(family: str, signature: Signature | None) -> list[Event]:
 
 
 @pytest.mark.parametrize(
-    ("family", "signature", "told"),
+    ("family", "signature", "marked"),
     [
         ("anthropic", Signature("anthropic", "s"), Signature("anthropic", "s")),
         ("anthropic", None, None),
@@ -312,15 +312,15 @@ def thought(family: str, signature: Signature | None) -> list[Event]:
     ],
 )
 def test_a_foreign_seal_travels_marked_and_is_told_again(
-    family: str, signature: Signature | None, told: Signature | None
+    family: str, signature: Signature | None, marked: Signature | None
 ) -> None:
     """Reasoning goes back to the family that thought it (docs/decisions/signatures.md#d50)."""
     filter_ = CarrySignatures(SLOT, "anthropic", Capabilities())
     back, _ = back_of(filter_)
     (block,) = assemble_reply(back.feed(stream(*thought(family, signature)))).choices[0].blocks
     assert isinstance(block, Reasoning)
-    assert block.signature == told
-    echoed = Conversation("m", (Message("assistant", (Reasoning("hm", "anthropic", told),)),))
+    assert block.signature == marked
+    echoed = Conversation("m", (Message("assistant", (Reasoning("hm", "anthropic", marked),)),))
     sent, _ = filter_.forward(echoed, Notes(), Facts())
     assert sent.messages[0].blocks == (Reasoning("hm", family, signature),)
 
@@ -368,8 +368,8 @@ def test_what_the_client_does_not_know_is_left_out_of_the_answer() -> None:
         Stopped(Stop(StopReason.END)),
         FINISHED,
     )
-    told = ["foreign.field", "foreign.block", "foreign.block", "foreign.block", "foreign.citation", "foreign.event"]
-    assert rules(notes) == told
+    expected = ["foreign.field", "foreign.block", "foreign.block", "foreign.block", "foreign.citation", "foreign.event"]
+    assert rules(notes) == expected
 
 
 def test_what_the_client_knows_passes_as_the_same_tuple() -> None:

@@ -44,26 +44,26 @@ def responses(items: list[Any], tools: list[Any] | None = None, **more: Any) -> 
     return RESPONSES.codec.parse_request(RESPONSES.binding.unwrap(body))
 
 
-def sent_to(target: str, asked: Conversation) -> Plan:
+def sent_to(target: str, conversation: Conversation) -> Plan:
     """The plan for a target; it renders, and the target's own rules hold."""
     upstream = registry.get(target)
-    made = plan(ANTHROPIC if asked.max_tokens else RESPONSES, upstream, asked)
-    assert not upstream.codec.breaches(made.call())
-    return made
+    planned = plan(ANTHROPIC if conversation.max_tokens else RESPONSES, upstream, conversation)
+    assert not upstream.codec.breaches(planned.call())
+    return planned
 
 
-def names(made: Plan) -> list[str]:
-    return [each.name for each in made.translated.tools if isinstance(each, ToolSpec)]
+def names(planned: Plan) -> list[str]:
+    return [each.name for each in planned.translated.tools if isinstance(each, ToolSpec)]
 
 
-def rules(made: Plan) -> set[str]:
-    return {note.rule for note in made.notes}
+def rules(planned: Plan) -> set[str]:
+    return {note.rule for note in planned.notes}
 
 
-def said(made: Plan) -> str:
+def text_of(planned: Plan) -> str:
     """All text that the target is sent."""
-    words = [text.text for text in made.translated.system]
-    for message in made.translated.messages:
+    words = [text.text for text in planned.translated.system]
+    for message in planned.translated.messages:
         for block in message.blocks:
             parts = block.content if isinstance(block, ToolResult) else (block,)
             words += [part.text for part in parts if isinstance(part, Text)]
@@ -72,9 +72,9 @@ def said(made: Plan) -> str:
 
 def at_home(dialect: str, body: dict[str, Any]) -> None:
     own = registry.get(dialect)
-    made = plan(own, own, own.codec.parse_request(own.binding.unwrap(body)))
-    assert made.notes == ()
-    assert jsonio.decode(own.binding.wrap(made.call()).body) == body
+    planned = plan(own, own, own.codec.parse_request(own.binding.unwrap(body)))
+    assert planned.notes == ()
+    assert jsonio.decode(own.binding.wrap(planned.call()).body) == body
 
 
 USER = {"role": "user", "content": "hi"}
@@ -119,47 +119,47 @@ def definition(name: str) -> dict[str, Any]:
 
 @FROM_ANTHROPIC
 def test_l3_a_tool_defined_by_tool_addition_reaches_the_target(target: str) -> None:
-    asked = anthropic([USER, {"role": "system", "content": [definition("inline")]}], [tool("Read")])
-    made = sent_to(target, asked)
-    assert names(made) == ["Read", "inline"]
-    assert "Tool inline is available from here on." in said(made)
-    assert "tools.changed" in rules(made) and not rules(made) & {"foreign.block", "foreign.tool"}
+    conversation = anthropic([USER, {"role": "system", "content": [definition("inline")]}], [tool("Read")])
+    planned = sent_to(target, conversation)
+    assert names(planned) == ["Read", "inline"]
+    assert "Tool inline is available from here on." in text_of(planned)
+    assert "tools.changed" in rules(planned) and not rules(planned) & {"foreign.block", "foreign.tool"}
 
 
 @FROM_ANTHROPIC
 def test_l3_a_removed_tool_stays_declared_and_the_model_is_told(target: str) -> None:
     messages = [USER, {"role": "system", "content": [change("tool_removal", "Read"), change("tool_addition", "gone")]}]
-    made = sent_to(target, anthropic(messages, [tool("Read")]))
-    assert names(made) == ["Read"]
-    assert "Tool Read is no longer available." in said(made)
-    assert "Tool gone is not available." in said(made)
+    planned = sent_to(target, anthropic(messages, [tool("Read")]))
+    assert names(planned) == ["Read"]
+    assert "Tool Read is no longer available." in text_of(planned)
+    assert "Tool gone is not available." in text_of(planned)
 
 
 @FROM_ANTHROPIC
 def test_l3_references_become_definitions_and_found_tools_come_last_in_order_of_reference(target: str) -> None:
-    made = sent_to(target, anthropic(SEARCHED, CLAUDE_CODE))
-    assert names(made) == ["Agent", "Read", "ToolSearch", "WebFetch", "Edit"]
+    planned = sent_to(target, anthropic(SEARCHED, CLAUDE_CODE))
+    assert names(planned) == ["Agent", "Read", "ToolSearch", "WebFetch", "Edit"]
     [result] = [
-        block for message in made.translated.messages for block in message.blocks if isinstance(block, ToolResult)
+        block for message in planned.translated.messages for block in message.blocks if isinstance(block, ToolResult)
     ]
     lines = next(part.text for part in result.content if isinstance(part, Text)).split("\n")
     assert [lines[0], lines[3]] == ["<functions>", "</functions>"]
     shown = jsonio.decode(lines[1].removeprefix("<function>").removesuffix("</function>").encode())
     assert shown == {"description": "It is WebFetch.", "name": "WebFetch", "parameters": SCHEMA}
-    assert {"tools.reference", "tools.deferred", "tools.placeholder"} <= rules(made)
-    assert not [note for note in made.notes if note.action == "dropped" and note.at.startswith("tools")]
+    assert {"tools.reference", "tools.deferred", "tools.placeholder"} <= rules(planned)
+    assert not [note for note in planned.notes if note.action == "dropped" and note.at.startswith("tools")]
 
 
 def test_l3_an_unknown_reference_says_so_and_a_result_is_never_empty() -> None:
-    made = sent_to("openai", anthropic(SEARCHED, [tool("ToolSearch")]))
-    assert "Tool WebFetch is not available.\nTool Edit is not available." in said(made)
+    planned = sent_to("openai", anthropic(SEARCHED, [tool("ToolSearch")]))
+    assert "Tool WebFetch is not available.\nTool Edit is not available." in text_of(planned)
 
 
 def test_l3_the_definition_is_shown_under_the_name_that_is_sent() -> None:
     messages = jsonio.decode(jsonio.encode(SEARCHED).replace(b"WebFetch", b"mcp.web/fetch"))
-    made = sent_to("openai", anthropic(messages, [tool("ToolSearch"), tool("mcp.web/fetch", defer_loading=True)]))  # type: ignore[arg-type]
-    alias = names(made)[-1]
-    assert alias.startswith("mcp_web_fetch_") and f'"name":"{alias}"' in said(made)
+    planned = sent_to("openai", anthropic(messages, [tool("ToolSearch"), tool("mcp.web/fetch", defer_loading=True)]))  # type: ignore[arg-type]
+    alias = names(planned)[-1]
+    assert alias.startswith("mcp_web_fetch_") and f'"name":"{alias}"' in text_of(planned)
 
 
 @pytest.mark.parametrize(
@@ -177,9 +177,9 @@ def test_l3_a_deferred_tool_waits_only_for_a_search_that_the_client_runs(
     search: str, choice: dict[str, Any], sent: list[str]
 ) -> None:
     tools = [tool("a", defer_loading=True), tool(search), tool("b", defer_loading=True)]
-    made = sent_to("openai", anthropic([USER], tools, **({"tool_choice": choice} if choice else {})))
-    assert names(made) == sent
-    assert "tools.deferred" in rules(made)
+    planned = sent_to("openai", anthropic([USER], tools, **({"tool_choice": choice} if choice else {})))
+    assert names(planned) == sent
+    assert "tools.deferred" in rules(planned)
 
 
 def test_l3_a_called_tool_is_sent_though_its_reference_is_gone() -> None:
@@ -204,16 +204,16 @@ def test_l3_without_the_server_that_searches_all_deferred_tools_are_sent_in_thei
         {"type": "tool_search_tool_result", "tool_use_id": "s", "content": found},
         {"type": "text", "text": "found"},
     ]
-    asked = anthropic([USER, {"role": "assistant", "content": searched}, USER], tools)
-    made = sent_to("openai", asked)
-    assert names(made) == ["a", "ToolSearch", "b"]
-    assert '(tool_search_tool_regex was used with {"query":"b.*"})' in said(made)
-    assert "<functions>" in said(made) and '"name":"b"' in said(made)
+    conversation = anthropic([USER, {"role": "assistant", "content": searched}, USER], tools)
+    planned = sent_to("openai", conversation)
+    assert names(planned) == ["a", "ToolSearch", "b"]
+    assert '(tool_search_tool_regex was used with {"query":"b.*"})' in text_of(planned)
+    assert "<functions>" in text_of(planned) and '"name":"b"' in text_of(planned)
 
 
 def test_l3_defer_loading_false_says_nothing_and_loses_nothing() -> None:
-    made = sent_to("openai", anthropic([USER], [tool("a", defer_loading=False)]))
-    assert made.notes == ()
+    planned = sent_to("openai", anthropic([USER], [tool("a", defer_loading=False)]))
+    assert planned.notes == ()
 
 
 def test_l3_at_home_anthropic_passes_as_it_came() -> None:
@@ -233,35 +233,39 @@ SEARCH_TOOL = {"type": "tool_search", "execution": "client", "description": "Fin
 CRM = {"type": "namespace", "name": "crm", "description": "d", "tools": [function("get", defer_loading=True)]}
 CALL = {"type": "tool_search_call", "call_id": "s1", "execution": "client", "arguments": {"q": "crm"}}
 OUTPUT = {"type": "tool_search_output", "call_id": "s1", "execution": "client", "tools": [CRM, function("flat")]}
-ASKED = {"type": "message", "role": "user", "content": "hi"}
+QUESTION = {"type": "message", "role": "user", "content": "hi"}
 
 
 @FROM_RESPONSES
 def test_l3_a_tool_that_only_a_search_output_declares_reaches_the_target(target: str) -> None:
-    asked = responses([ASKED, CALL, OUTPUT], [function("X"), SEARCH_TOOL, function("later", defer_loading=True)])
-    made = sent_to(target, asked)
-    assert names(made) == ["X", "tool_search", "crm__get", "flat"]
-    blocks = [block for message in made.translated.messages for block in message.blocks]
+    conversation = responses(
+        [QUESTION, CALL, OUTPUT], [function("X"), SEARCH_TOOL, function("later", defer_loading=True)]
+    )
+    planned = sent_to(target, conversation)
+    assert names(planned) == ["X", "tool_search", "crm__get", "flat"]
+    blocks = [block for message in planned.translated.messages for block in message.blocks]
     [call], [result] = ([b for b in blocks if isinstance(b, kind)] for kind in (ToolCall, ToolResult))
     assert isinstance(call, ToolCall) and call.name == "tool_search"
     assert isinstance(result, ToolResult) and result.call_id == call.id
-    assert '"name":"crm__get"' in said(made) and '"name":"flat"' in said(made)
-    assert {"tools.search", "tools.reference", "tools.deferred"} <= rules(made)
+    assert '"name":"crm__get"' in text_of(planned) and '"name":"flat"' in text_of(planned)
+    assert {"tools.search", "tools.reference", "tools.deferred"} <= rules(planned)
 
 
 def test_l3_a_search_that_found_nothing_has_a_result_that_says_so() -> None:
-    made = sent_to("kiro", responses([ASKED, CALL, {**OUTPUT, "tools": []}], [SEARCH_TOOL]))
-    assert "No tool was found." in said(made)
+    planned = sent_to("kiro", responses([QUESTION, CALL, {**OUTPUT, "tools": []}], [SEARCH_TOOL]))
+    assert "No tool was found." in text_of(planned)
 
 
 def test_l3_a_search_that_the_service_ran_is_text_and_its_tools_are_sent() -> None:
     call = {"type": "tool_search_call", "call_id": None, "execution": "server", "arguments": {"paths": ["crm"]}}
     output = {"type": "tool_search_output", "call_id": None, "execution": "server", "tools": [CRM]}
-    asked = responses([ASKED, call, output, ASKED], [{"type": "tool_search"}, function("b", defer_loading=True)])
-    made = sent_to("openai", asked)
-    assert names(made) == ["b", "crm__get"]
-    assert "(tool_search was used with paths: crm)" in said(made)
-    assert "<functions>" in said(made) and '"name":"crm__get"' in said(made)
+    conversation = responses(
+        [QUESTION, call, output, QUESTION], [{"type": "tool_search"}, function("b", defer_loading=True)]
+    )
+    planned = sent_to("openai", conversation)
+    assert names(planned) == ["b", "crm__get"]
+    assert "(tool_search was used with paths: crm)" in text_of(planned)
+    assert "<functions>" in text_of(planned) and '"name":"crm__get"' in text_of(planned)
 
 
 @FROM_RESPONSES
@@ -271,15 +275,15 @@ def test_l3_additional_tools_anywhere_reach_the_target(target: str) -> None:
 
     items = [
         adding(function("one"), SEARCH_TOOL),
-        ASKED,
+        QUESTION,
         adding({**CRM, "tools": [function("two"), function("x", defer_loading=True)]}),
     ]
-    made = sent_to(target, responses(items))
-    assert names(made) == ["tool_search", "one", "crm__two"]
+    planned = sent_to(target, responses(items))
+    assert names(planned) == ["tool_search", "one", "crm__two"]
     assert names(
         sent_to(target, responses([*items, CALL, {**OUTPUT, "tools": [{**CRM, "tools": [function("x")]}]}]))
     ) == [
-        *names(made),
+        *names(planned),
         "crm__x",
     ]
 
@@ -290,13 +294,13 @@ def test_l3_a_namespace_in_a_namespace_keeps_its_tools(target: str) -> None:
     outer = {"type": "namespace", "name": "outer", "description": "d", "tools": [function("g"), nested]}
     call = {"type": "function_call", "call_id": "c", "name": "f", "namespace": "inner", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c", "output": "ok"}
-    made = sent_to(target, responses([ASKED, call, output], [outer]))
-    assert names(made) == ["outer__g", "outer__inner__f"]
-    at_home("responses", {"model": "m", "input": [ASKED, call, output], "tools": [outer]})
+    planned = sent_to(target, responses([QUESTION, call, output], [outer]))
+    assert names(planned) == ["outer__g", "outer__inner__f"]
+    at_home("responses", {"model": "m", "input": [QUESTION, call, output], "tools": [outer]})
 
 
 def test_l3_at_home_responses_passes_as_it_came() -> None:
-    items = [ASKED, CALL, OUTPUT, {"type": "compaction", "encrypted_content": "x"}, {"type": "compaction_trigger"}]
+    items = [QUESTION, CALL, OUTPUT, {"type": "compaction", "encrypted_content": "x"}, {"type": "compaction_trigger"}]
     management = [{"type": "compaction", "compact_threshold": 1000}]
     tools = [SEARCH_TOOL, function("later", defer_loading=True), CRM]
     at_home("responses", {"model": "m", "input": items, "tools": tools, "context_management": management})
@@ -304,7 +308,7 @@ def test_l3_at_home_responses_passes_as_it_came() -> None:
 
 def test_l3_two_tools_that_would_have_one_name_are_refused() -> None:
     with pytest.raises(Unrepresentable, match="tool_search"):
-        sent_to("openai", responses([ASKED], [SEARCH_TOOL, function("tool_search")]))
+        sent_to("openai", responses([QUESTION], [SEARCH_TOOL, function("tool_search")]))
 
 
 ANSWER: Events = (
@@ -319,10 +323,13 @@ ANSWER: Events = (
 
 
 def test_l3_a_call_of_the_search_comes_back_as_the_item_that_the_client_waits_for() -> None:
-    asked = responses([ASKED], [SEARCH_TOOL])
-    told = ResponseFilters(sent_to("openai", asked)).feed(ANSWER)
-    whole: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(told), asked, fixed_environment()))
-    frames = [jsonio.decode(payload.data) for payload in RESPONSES.codec.encoder(asked, fixed_environment()).feed(told)]
+    conversation = responses([QUESTION], [SEARCH_TOOL])
+    events = ResponseFilters(sent_to("openai", conversation)).feed(ANSWER)
+    whole: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), conversation, fixed_environment()))
+    frames = [
+        jsonio.decode(payload.data)
+        for payload in RESPONSES.codec.encoder(conversation, fixed_environment()).feed(events)
+    ]
     streamed: Any = frames[-1]
     for output in (whole["output"], streamed["response"]["output"]):
         [item] = output
@@ -339,11 +346,11 @@ def test_l3_a_call_of_the_search_comes_back_as_the_item_that_the_client_waits_fo
 @pytest.mark.parametrize("role", ["assistant", "user"])
 def test_l4_the_summary_of_the_past_travels(target: str, role: str) -> None:
     block = {"type": "compaction", "content": "We chose blue.", "tool_changes": [definition("inline")]}
-    made = sent_to(target, anthropic([{"role": role, "content": [block]}, USER], [tool("Read")]))
-    assert "We chose blue." in said(made)
-    assert made.translated.messages[0].role == "user", "the summary is what the model is told, not what it said"
-    assert names(made) == ["Read", "inline"]
-    assert "compaction.as_text" in rules(made)
+    planned = sent_to(target, anthropic([{"role": role, "content": [block]}, USER], [tool("Read")]))
+    assert "We chose blue." in text_of(planned)
+    assert planned.translated.messages[0].role == "user", "the summary is what the model is told, not what it said"
+    assert names(planned) == ["Read", "inline"]
+    assert "compaction.as_text" in rules(planned)
 
 
 @FROM_ANTHROPIC
@@ -351,15 +358,15 @@ def test_l4_a_summary_beside_a_call_does_not_part_the_call_from_its_result(targe
     use = {"type": "tool_use", "id": "c", "name": "Read", "input": {}}
     said_both = {"role": "assistant", "content": [{"type": "compaction", "content": "Past."}, use]}
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "ok"}]}
-    made = sent_to(target, anthropic([USER, said_both, result], [tool("Read")]))
-    assert not rules(made) & {"tools.missing_result", "tools.orphan_result", "tools.moved_result"}
-    assert "Past." in said(made)
+    planned = sent_to(target, anthropic([USER, said_both, result], [tool("Read")]))
+    assert not rules(planned) & {"tools.missing_result", "tools.orphan_result", "tools.moved_result"}
+    assert "Past." in text_of(planned)
 
 
 def test_l4_a_failed_compaction_says_nothing() -> None:
     failed = {"role": "assistant", "content": [{"type": "compaction", "content": None}, {"type": "text", "text": "a"}]}
-    made = sent_to("openai", anthropic([USER, failed, USER]))
-    assert made.notes == ()
+    planned = sent_to("openai", anthropic([USER, failed, USER]))
+    assert planned.notes == ()
 
 
 @pytest.mark.parametrize(
@@ -382,21 +389,21 @@ def test_l4_what_cannot_be_honoured_is_refused_at_its_place(
 
 
 def test_l4_edits_that_only_save_room_are_left_out_with_a_note() -> None:
-    made = sent_to("openai", anthropic([USER], context_management={"edits": [{"type": "clear_tool_uses_20250919"}]}))
-    assert [(note.rule, note.at) for note in made.notes] == [("foreign.field", "context_management")]
+    planned = sent_to("openai", anthropic([USER], context_management={"edits": [{"type": "clear_tool_uses_20250919"}]}))
+    assert [(note.rule, note.at) for note in planned.notes] == [("foreign.field", "context_management")]
 
 
 @pytest.mark.parametrize("kind", ["compaction", "compaction_summary", "context_compaction", "compaction_trigger"])
 @FROM_RESPONSES
 def test_l4_an_encrypted_past_is_refused_at_its_place(target: str, kind: str) -> None:
     with pytest.raises(Unrepresentable) as raised:
-        sent_to(target, responses([ASKED, {"type": kind, "encrypted_content": "x"}]))
+        sent_to(target, responses([QUESTION, {"type": kind, "encrypted_content": "x"}]))
     assert raised.value.at == "input[1]"
 
 
 def test_l4_a_wish_to_compact_is_refused() -> None:
     with pytest.raises(Unrepresentable) as raised:
-        sent_to("kiro", responses([ASKED], context_management=[{"type": "compaction", "compact_threshold": 9}]))
+        sent_to("kiro", responses([QUESTION], context_management=[{"type": "compaction", "compact_threshold": 9}]))
     assert raised.value.at == "context_management[0]"
 
 
@@ -404,11 +411,11 @@ def test_l4_a_compaction_in_an_answer_is_noted_for_a_client_that_has_none() -> N
     body = {"type": "message", "id": "m", "role": "assistant", "model": "m", "stop_reason": "end_turn"}
     usage = {"input_tokens": 1, "output_tokens": 1}
     content = [{"type": "compaction", "content": "Past."}, {"type": "text", "text": "hi"}]
-    told = dragoman.translate_reply(
+    translation = dragoman.translate_reply(
         {**body, "usage": usage, "content": content}, source="anthropic", target="responses"
     )
-    assert [note.rule for note in told.notes] == ["foreign.block"]
-    assert b"hi" in jsonio.encode(told.body)
+    assert [note.rule for note in translation.notes] == ["foreign.block"]
+    assert b"hi" in jsonio.encode(translation.body)
 
 
 # --- the tool that a call names
@@ -434,12 +441,12 @@ def test_l4_a_compaction_in_an_answer_is_noted_for_a_client_that_has_none() -> N
 )
 def test_l5_a_call_names_the_declared_tool(call: dict[str, Any], tools: list[Any], named: str) -> None:
     items = [
-        ASKED,
+        QUESTION,
         {"type": "function_call", "call_id": "c", **call, "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c", "output": "ok"},
     ]
-    made = sent_to("openai", responses(items, tools))
-    [sent] = [b for message in made.translated.messages for b in message.blocks if isinstance(b, ToolCall)]
+    planned = sent_to("openai", responses(items, tools))
+    [sent] = [b for message in planned.translated.messages for b in message.blocks if isinstance(b, ToolCall)]
     assert sent.name == named
     at_home("responses", {"model": "m", "input": items, "tools": tools})
 
@@ -447,24 +454,24 @@ def test_l5_a_call_names_the_declared_tool(call: dict[str, Any], tools: list[Any
 @pytest.mark.parametrize("choice", [{"name": "X", "namespace": "X"}, {"name": "X", "namespace": "functions"}])
 def test_l5_a_choice_names_the_declared_tool(choice: dict[str, Any]) -> None:
     chosen = {"type": "function", **choice}
-    made = sent_to("openai", responses([ASKED], [function("X")], tool_choice=chosen))
-    assert made.translated.tool_choice.names == ("X",) and made.translated.tool_choice.mode == "one"
+    planned = sent_to("openai", responses([QUESTION], [function("X")], tool_choice=chosen))
+    assert planned.translated.tool_choice.names == ("X",) and planned.translated.tool_choice.mode == "one"
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [chosen]}
-    for given in (chosen, allowed):
-        at_home("responses", {"model": "m", "input": [ASKED], "tools": [function("X")], "tool_choice": given})
+    for each in (chosen, allowed):
+        at_home("responses", {"model": "m", "input": [QUESTION], "tools": [function("X")], "tool_choice": each})
 
 
 def test_l5_an_answer_names_the_tool_that_the_client_declared() -> None:
-    asked = dragoman.translate_request(
+    translation = dragoman.translate_request(
         {"model": "m", "max_tokens": 9, "messages": [USER], "tools": [tool("X")]},
         source="anthropic",
         target="responses",
     )
     item = {"type": "function_call", "id": "fc", "call_id": "c", "name": "X", "namespace": "X", "arguments": "{}"}
     response = {"id": "resp_1", "object": "response", "model": "m", "status": "completed", "output": [item]}
-    whole = dragoman.translate_reply(response, source="responses", target="anthropic", request=asked)
+    whole = dragoman.translate_reply(response, source="responses", target="anthropic", request=translation)
     assert b'"name":"X"' in jsonio.encode(whole.body)
-    stream = dragoman.stream_translator(source="responses", target="anthropic", request=asked)
+    stream = dragoman.stream_translator(source="responses", target="anthropic", request=translation)
     events: list[Any] = [
         {"type": "response.created", "response": {**response, "status": "in_progress", "output": []}},
         {"type": "response.output_item.added", "output_index": 0, "item": {**item, "arguments": ""}},
@@ -472,8 +479,8 @@ def test_l5_an_answer_names_the_tool_that_the_client_declared() -> None:
         {"type": "response.completed", "response": response},
     ]
     frames = [b"event: %b\ndata: %b\n\n" % (each["type"].encode(), jsonio.encode(each)) for each in events]
-    told = b"".join(map(stream.feed, frames)) + stream.close()
-    assert b'"name":"X"' in told and b"X__X" not in told
+    output = b"".join(map(stream.feed, frames)) + stream.close()
+    assert b'"name":"X"' in output and b"X__X" not in output
 
 
 # --- several definitions of one tool
@@ -484,21 +491,21 @@ def test_l3_of_several_definitions_in_the_history_the_last_counts_at_the_place_o
     again = definition("one")
     again["tool"]["definition"]["description"] = "Changed."
     blocks = [definition("one"), definition("one"), definition("two"), again]
-    made = sent_to(target, anthropic([USER, {"role": "system", "content": blocks}], [tool("Read")]))
-    assert names(made) == ["Read", "one", "two"]
-    assert [note.at for note in made.notes if note.rule == "tools.redefined"] == [
+    planned = sent_to(target, anthropic([USER, {"role": "system", "content": blocks}], [tool("Read")]))
+    assert names(planned) == ["Read", "one", "two"]
+    assert [note.at for note in planned.notes if note.rule == "tools.redefined"] == [
         "messages[1].content[3].tool.definition"
     ]
-    [one] = [each for each in made.translated.tools if isinstance(each, ToolSpec) and each.name == "one"]
+    [one] = [each for each in planned.translated.tools if isinstance(each, ToolSpec) and each.name == "one"]
     assert one.description == "Changed."
 
 
 @FROM_RESPONSES
 def test_l3_the_tool_list_counts_before_a_definition_of_the_history(target: str) -> None:
     found = {**OUTPUT, "tools": [function("X", description="Old."), function("Y")]}
-    asked = responses([ASKED, CALL, found], [SEARCH_TOOL, function("X")])
-    made = sent_to(target, asked)
-    assert names(made) == ["tool_search", "X", "Y"]
-    assert '"description":"It is X."' in said(made)
-    assert [note.at for note in made.notes if note.rule == "tools.redefined"] == ["input[2].tools[0]"]
-    at_home("responses", {"model": "m", "input": [ASKED, CALL, found], "tools": [SEARCH_TOOL, function("X")]})
+    conversation = responses([QUESTION, CALL, found], [SEARCH_TOOL, function("X")])
+    planned = sent_to(target, conversation)
+    assert names(planned) == ["tool_search", "X", "Y"]
+    assert '"description":"It is X."' in text_of(planned)
+    assert [note.at for note in planned.notes if note.rule == "tools.redefined"] == ["input[2].tools[0]"]
+    at_home("responses", {"model": "m", "input": [QUESTION, CALL, found], "tools": [SEARCH_TOOL, function("X")]})

@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 
 from dragoman.errors import ErrorKind, Fault, MalformedRequest, Reset, TimedOut, UpstreamFault
 from dragoman.gateway.breaker import (
-    COOLDOWN_FILE,
     MAX_SCOPES,
     BreakerSettings,
     CircuitBreaker,
     CooldownActive,
-    CooldownFile,
     Permit,
-    family,
 )
+from dragoman.gateway.cooldown_file import COOLDOWN_FILE, CooldownFile
+from dragoman.gateway.model_names import model_family
 
 
 class Clock:
@@ -312,7 +311,7 @@ def test_a_rate_limit_without_retry_after_counts_as_one_failure(harness: Breaker
     ],
 )
 def test_dated_versions_of_a_model_are_one_family(one: str, other: str, same: bool) -> None:
-    assert (family(one) == family(other)) is same
+    assert (model_family(one) == model_family(other)) is same
 
 
 # --- people, and other processes

@@ -248,7 +248,7 @@ def test_three_lines_are_a_complete_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "given", "path"),
+    ("dialect", "value", "path"),
     [
         ("openai", "https://x.test", "https://x.test/v1/chat/completions"),
         ("openai", "https://x.test/v1/", "https://x.test/v1/chat/completions"),
@@ -260,10 +260,10 @@ def test_three_lines_are_a_complete_configuration() -> None:
         ("bedrock", "https://x.test/prefix", "https://x.test/prefix/model/m/converse"),
     ],
 )
-def test_a_base_url_may_end_with_its_version_or_without(dialect: str, given: str, path: str) -> None:
+def test_a_base_url_may_end_with_its_version_or_without(dialect: str, value: str, path: str) -> None:
     from dragoman.dialects.base import ApiRequest
 
-    found = config(f"[upstreams.x]\ndialect = '{dialect}'\nbase_url = '{given}'").upstreams["x"]
+    found = config(f"[upstreams.x]\ndialect = '{dialect}'\nbase_url = '{value}'").upstreams["x"]
     assert found.base_url + found.dialect.binding.wrap(ApiRequest("generate", "m", False, {})).path == path
 
 

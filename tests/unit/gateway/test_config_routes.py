@@ -110,18 +110,18 @@ def test_a_single_upstream_without_a_model_list_gets_every_model() -> None:
 
 def test_a_client_cannot_make_routing_slow_nor_an_error_long() -> None:
     text = SET_UP + '[[routes]]\nmatch = "*a*a*a*a*a*a*a*a*b"\nupstream = "kimi"\n'
-    made = config(text)
+    loaded = config(text)
 
     def work(size: int) -> Callable[[], object]:
-        return lambda: refused(made, "a" * size)
+        return lambda: refused(loaded, "a" * size)
 
     check_linear_growth(work, 2_500)
-    assert len(refused(made, "a" * 20_000)) < 600
+    assert len(refused(loaded, "a" * 20_000)) < 600
 
 
-def refused(made: Config, name: str) -> str:
+def refused(loaded: Config, name: str) -> str:
     with pytest.raises(UnknownModel) as caught:
-        made.routes.resolve(name)
+        loaded.routes.resolve(name)
     return str(caught.value)
 
 
@@ -314,11 +314,53 @@ def test_check_reports_problems_and_exits_with_3(file: Path, capsys: pytest.Capt
 
 
 def test_check_of_a_valid_file_warns_of_unset_variables(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file.write_text(KIMI)
+    file.write_text(f'{KIMI}[upstreams.box]\npreset = "vllm"\n')
     assert run("check") == 0
-    assert "upstreams.kimi.key: environment variable NO_SUCH_KEY is not set" in capsys.readouterr().err
+    warning = "warning: Upstream 'kimi' has no key: environment variable NO_SUCH_KEY is not set. Set it, or change"
+    assert f"{warning} [upstreams.kimi] key.\n" in capsys.readouterr().err
     assert run("check", "--json") == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True
+
+
+def test_u3_check_of_a_file_without_a_usable_upstream_exits_with_5(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(KIMI)
+    assert run("check") == 5
+    assert "is valid" in (error := capsys.readouterr().err) and "no upstream can be used" in error
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("env:NO_SUCH_KEY", "environment variable NO_SUCH_KEY is not set"),
+        ("file:nothing-here", "no such file"),
+        ("file:open-to-all", "other users can read the file"),
+        ("cmd:false", "ended with status 1"),
+    ],
+)
+def test_u3_check_names_every_kind_of_missing_secret_and_its_setting(
+    key: str, why: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file.parent / "open-to-all").write_text("sk-1")
+    (file.parent / "open-to-all").chmod(0o644)
+    text = f'[upstreams.box]\npreset = "vllm"\nkey = "{key}"\n[upstreams.box.headers]\nx-team-token = "{key}"\n'
+    file.write_text(f'{text}[upstreams.free]\npreset = "sglang"\n')
+    assert run("check", "--json") == 0
+    warnings = json.loads(capsys.readouterr().out)["warnings"]
+    assert [why in each for each in warnings] == [True, True]
+    assert "change [upstreams.box] key." in warnings[0]
+    assert "change [upstreams.box.headers] x-team-token." in warnings[1]
+
+
+@pytest.mark.parametrize("key", ["short", "changeme-0123456789", "env:NO_SUCH_KEY"])
+def test_u3_check_refuses_a_server_key_that_serve_refuses(
+    key: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(f'allow_literal_secrets = true\n[server]\nkey = "{key}"\n[upstreams.box]\npreset = "vllm"\n')
+    assert run("check") == 3
+    assert "server.key" in capsys.readouterr().err
+    assert not (file.parent.parent / ".local").exists()  # no key was created
 
 
 def test_check_without_a_file_succeeds(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -337,6 +379,7 @@ def test_show_names_the_layer_of_each_value(
     assert rows["server.port = 9000"] == "environment DRAGOMAN_SERVER__PORT"
     assert rows['server.host = "127.0.0.1"'] == "default"
     assert rows['upstreams.kimi.dialect = "openai"'] == "preset moonshot"
+    assert rows['upstreams.kimi.default_model = "kimi-k2.5"'] == "preset moonshot"
     assert rows['upstreams.kimi.key = "env:NO_SUCH_KEY"'] == f"{file}:3"
 
 

@@ -14,14 +14,8 @@ from types import ModuleType
 import pytest
 
 from dragoman.gateway.layers import ConfigError
-from dragoman.gateway.secrets import (
-    BadReference,
-    ConfiguredSecret,
-    ReferenceContext,
-    SecretUnavailable,
-    literal_secret,
-    parse_reference,
-)
+from dragoman.gateway.secret_sources import BadReference, ReferenceContext
+from dragoman.gateway.secrets import ConfiguredSecret, SecretUnavailable, literal_secret, parse_reference
 from tests.gateway.harness import wait_until
 from tests.gateway.test_server_process import is_alive
 

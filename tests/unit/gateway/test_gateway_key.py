@@ -186,8 +186,8 @@ def test_folders_follow_xdg_and_home() -> None:
         "/h/.local/state/dragoman/key",
     )
     assert str(found.admin_socket) == "/h/.local/state/dragoman/run/admin.sock"
-    given = {"HOME": "/h", "XDG_CONFIG_HOME": "/c", "XDG_STATE_HOME": "/s", "XDG_RUNTIME_DIR": "/r"}
-    found = app_folders(given)
+    environ = {"HOME": "/h", "XDG_CONFIG_HOME": "/c", "XDG_STATE_HOME": "/s", "XDG_RUNTIME_DIR": "/r"}
+    found = app_folders(environ)
     assert [str(path) for path in (found.config, found.state, found.runtime)] == [
         "/c/dragoman",
         "/s/dragoman",

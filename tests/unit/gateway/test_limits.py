@@ -133,10 +133,10 @@ def conversation(**more: Any) -> Conversation:
     return Conversation("m", (Message("user", (Text("hi"),)),), **more)
 
 
-def check(asked: Conversation, tools: Any = ()) -> None:
+def check(request: Conversation, tools: Any = ()) -> None:
     raw = jsonio.encode({"tools": [{"name": tool.name, "schema": tool.schema} for tool in tools]})
     shape = check_tree(jsonio.decode(raw), len(raw), LIMITS)
-    check_conversation(asked, shape, LIMITS)
+    check_conversation(request, shape, LIMITS)
 
 
 def tool(schema: Any = None, name: str = "t") -> ToolSpec:

@@ -13,7 +13,7 @@ REDACTOR = Redactor(lambda: [SECRET, "my-own-secret/value"])
 
 
 @pytest.mark.parametrize(
-    ("given", "masked"),
+    ("text", "masked"),
     [
         ("key=abc&alt=sse", "key=***&alt=sse"),
         ("alt=sse&api%5Fkey=abc", "alt=sse&api%5Fkey=***"),
@@ -25,14 +25,14 @@ REDACTOR = Redactor(lambda: [SECRET, "my-own-secret/value"])
         ("key=", "key="),
     ],
 )
-def test_a_key_in_a_url_is_masked_by_its_name_in_any_spelling(given: str, masked: str) -> None:
-    assert REDACTOR.query(given) == masked
+def test_a_key_in_a_url_is_masked_by_its_name_in_any_spelling(text: str, masked: str) -> None:
+    assert REDACTOR.query(text) == masked
 
 
 def test_secrets_are_masked_everywhere_in_a_document() -> None:
-    given: Json = {"a": [{"why": f"x {SECRET}"}, [SECRET, 1, None]], "b": {"c": {"d": SECRET}}, "e": True}
+    document: Json = {"a": [{"why": f"x {SECRET}"}, [SECRET, 1, None]], "b": {"c": {"d": SECRET}}, "e": True}
     masked = {"a": [{"why": "x ***"}, ["***", 1, None]], "b": {"c": {"d": "***"}}, "e": True}
-    assert REDACTOR.tree(given) == masked
+    assert REDACTOR.tree(document) == masked
 
 
 def test_the_error_code_of_an_upstream_is_masked_like_its_message() -> None:

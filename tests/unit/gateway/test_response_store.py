@@ -20,7 +20,8 @@ from dragoman.conformance.laws import encode_events, fixed_environment
 from dragoman.conformance.samples import STREAMS
 from dragoman.errors import ClientFault, Fault
 from dragoman.gateway import response_store
-from dragoman.gateway.access_log import AccessLog, LogRateLimit, Record
+from dragoman.gateway.access_log import AccessLog, LogRateLimit
+from dragoman.gateway.records import Record
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.response_store import PickledConversation, ResponseStore, whole_conversation
 from dragoman.http.exchange import Owner
@@ -99,16 +100,18 @@ def test_the_same_id_replaces_the_stored_response() -> None:
 
 
 def streamed_response_id(
-    response_store: ResponseStore, owner: Owner, asked: Conversation, *, fails: bool = False
+    response_store: ResponseStore, owner: Owner, conversation: Conversation, *, fails: bool = False
 ) -> str:
     """Return the id that the client got for a response that was streamed."""
-    made, store = response_store.plan(owner, RESPONSES, CHAT, asked, model="m", settings=TranslationSettings())
+    planned, store = response_store.plan(
+        owner, RESPONSES, CHAT, conversation, model="m", settings=TranslationSettings()
+    )
     events = STREAMS["text"]
     if fails:
         events = (Started("x", "m"), BlockStarted(0, Text("")), TextDelta(0, "Hel"), BlockEnded(0))
         events = (*events, Failed(Fault("server", "broke")))
     answer = ResponseTranslator(
-        made, fixed_environment(), encoder=store.encoder(made, fixed_environment()) if store else None
+        planned, fixed_environment(), encoder=store.encoder(planned, fixed_environment()) if store else None
     )
     data = answer.feed(encode_events(CHAT, events)) + answer.close()
     first = next(line for line in data.split(b"\n") if line.startswith(b"data: "))
@@ -119,8 +122,8 @@ def test_a_continued_conversation_is_sent_to_any_target_and_only_for_the_same_ke
     response_store = ResponseStore()
     response_id = streamed_response_id(response_store, KEY, read("one", stream=True))
     now = read("two", previous_response_id=response_id)
-    made, _ = response_store.plan(KEY, RESPONSES, CHAT, now, model="m", settings=TranslationSettings())
-    assert [(message.role, message.blocks[0]) for message in made.translated.messages] == [
+    planned, _ = response_store.plan(KEY, RESPONSES, CHAT, now, model="m", settings=TranslationSettings())
+    assert [(message.role, message.blocks[0]) for message in planned.translated.messages] == [
         ("user", Text("one")),
         ("assistant", Text("Hello ✓")),
         ("user", Text("two")),
@@ -135,21 +138,21 @@ def test_a_continued_conversation_of_the_same_dialect_is_rendered_and_not_passed
     response_store = ResponseStore()
     response_id = streamed_response_id(response_store, KEY, read("one"))
     now = read("two", previous_response_id=response_id)
-    made, _ = response_store.plan(KEY, RESPONSES, RESPONSES, now, model="m", settings=TranslationSettings())
-    assert made.translated.previous_id is None and len(made.translated.messages) == 3 and not made.verbatim
+    planned, _ = response_store.plan(KEY, RESPONSES, RESPONSES, now, model="m", settings=TranslationSettings())
+    assert planned.translated.previous_id is None and len(planned.translated.messages) == 3 and not planned.verbatim
 
 
-@pytest.mark.parametrize("asked", [{"store": False}, {}], ids=["not stored", "failed"])
-def test_responses_that_failed_or_may_not_be_stored_are_not_stored(asked: dict[str, object]) -> None:
+@pytest.mark.parametrize("fields", [{"store": False}, {}], ids=["not stored", "failed"])
+def test_responses_that_failed_or_may_not_be_stored_are_not_stored(fields: dict[str, object]) -> None:
     response_store = ResponseStore()
-    streamed_response_id(response_store, KEY, read("one", **asked), fails=not asked)
+    streamed_response_id(response_store, KEY, read("one", **fields), fails=not fields)
     assert len(response_store) == 0
 
 
 def test_a_dialect_without_continuation_stores_nothing() -> None:
     response_store = ResponseStore()
-    made, _ = response_store.plan(KEY, CHAT, CHAT, user_turn("x"), model="m", settings=TranslationSettings())
-    assert made.client is CHAT
+    planned, _ = response_store.plan(KEY, CHAT, CHAT, user_turn("x"), model="m", settings=TranslationSettings())
+    assert planned.client is CHAT
     assert len(response_store) == 0
 
 
@@ -161,14 +164,14 @@ def test_a_response_has_its_previous_id_and_notes_locate_earlier_messages_there(
         "filename": "a.pdf",
         "odd": 1,
     }
-    asked = RESPONSES.codec.parse_request(
+    conversation = RESPONSES.codec.parse_request(
         RESPONSES.binding.unwrap({"model": "m", "input": [{"role": "user", "content": [image]}]})
     )
-    response_id = streamed_response_id(response_store, KEY, asked)
+    response_id = streamed_response_id(response_store, KEY, conversation)
     now = read("two", previous_response_id=response_id)
-    made, _ = response_store.plan(KEY, RESPONSES, CHAT, now, model="m", settings=TranslationSettings())
-    assert made.notes and {note.at.partition(".")[0] for note in made.notes} == {"previous_response_id"}
-    answer = ResponseTranslator(made, fixed_environment())
+    planned, _ = response_store.plan(KEY, RESPONSES, CHAT, now, model="m", settings=TranslationSettings())
+    assert planned.notes and {note.at.partition(".")[0] for note in planned.notes} == {"previous_response_id"}
+    answer = ResponseTranslator(planned, fixed_environment())
     data = answer.feed(encode_events(CHAT, STREAMS["text"])) + answer.close()
     assert data.count(b'"previous_response_id":"%b"' % response_id.encode()) == 3
 
@@ -191,18 +194,20 @@ def test_s3_a_large_conversation_is_stored_as_bytes(monkeypatch: pytest.MonkeyPa
 def test_a_stored_response_has_its_whole_limit_and_one_over_it_is_sent_but_not_stored() -> None:
     """The encoder keeps a text for its last event, and the store keeps it, too: neither takes the other's room."""
     limits = ResponseLimits(answer=100_000)
-    kept = ResponseStore()
-    made, store = kept.plan(KEY, RESPONSES, CHAT, read("?", stream=True), model="m", settings=TranslationSettings())
+    memory = ResponseStore()
+    planned, store = memory.plan(
+        KEY, RESPONSES, CHAT, read("?", stream=True), model="m", settings=TranslationSettings()
+    )
     text = "y" * 70_000
     block = (BlockStarted(0, Text("")), TextDelta(0, text), BlockEnded(0))
     events = (Started("x", "m"), *block, Stopped(Stop(StopReason.END)), FINISHED)
     assert store is not None
     budget = ResponseBudget(limits)
     answer = ResponseTranslator(
-        made, fixed_environment(), budget=budget, encoder=store.encoder(made, fixed_environment(), budget)
+        planned, fixed_environment(), budget=budget, encoder=store.encoder(planned, fixed_environment(), budget)
     )
     assert text.encode() in answer.feed(encode_events(CHAT, events)) and answer.fault is None
-    assert len(kept) == 1
+    assert len(memory) == 1
     unused = ResponseStore()
     store = unused.saver(KEY, RESPONSES, read("?"))
     assert store is not None
@@ -227,54 +232,54 @@ def pipe() -> Iterator[tuple[int, TextIO]]:
 
 
 def record(outcome: Any = "ok", status: int = 200) -> Record:
-    made = Record("req_1", "POST", "/v1/messages")
-    made.outcome, made.status = outcome, status
-    return made
+    entry = Record("req_1", "POST", "/v1/messages")
+    entry.outcome, entry.status = outcome, status
+    return entry
 
 
 def test_a_stalled_log_reader_blocks_no_request_and_gets_the_count_of_dropped_lines() -> None:
     with pipe() as (reading, stream):
-        journal = AccessLog(Redactor(), stream=stream, form="json")
+        access_log = AccessLog(Redactor(), stream=stream, form="json")
         count = 20_000
 
         def write() -> None:
             for _ in range(count):
-                journal.request(record())
+                access_log.request(record())
 
         writing = threading.Thread(target=write, daemon=True)
         writing.start()
         writing.join(20)
         assert not writing.is_alive()  # it would wait for ever
-        assert 0 < journal.dropped < count
-        lines = _resume(reading, journal)
+        assert 0 < access_log.dropped < count
+        lines = _resume(reading, access_log)
         dropped = [line for line in lines if line["event"] == "dropped"]
-        assert [line["lines"] for line in dropped] == [journal.dropped]
-        assert sum(line["event"] == "request" for line in lines) == count - journal.dropped
+        assert [line["lines"] for line in dropped] == [access_log.dropped]
+        assert sum(line["event"] == "request" for line in lines) == count - access_log.dropped
 
 
-def _resume(reading: int, journal: AccessLog) -> list[dict[str, Any]]:
+def _resume(reading: int, access_log: AccessLog) -> list[dict[str, Any]]:
     """Read until the log has no queued lines and has written its last line."""
     os.set_blocking(reading, False)
     got = b""
     has_written_end = False
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
-        empty = journal._sink.drain()
+        empty = access_log._sink.drain()
         try:
             got += os.read(reading, 65536)
         except BlockingIOError:
             if empty and has_written_end:
                 break
         if empty and not has_written_end:
-            journal.event("info", "the end")
+            access_log.event("info", "the end")
             has_written_end = True
     return [json.loads(line) for line in got.decode().splitlines()]
 
 
 def test_queued_lines_are_written_when_the_reader_resumes() -> None:
-    async def scene(reading: int, journal: AccessLog) -> bytes:
+    async def scene(reading: int, access_log: AccessLog) -> bytes:
         for number in range(2000):
-            journal.event("info", "line", number=number)
+            access_log.event("info", "line", number=number)
         got = b""
         os.set_blocking(reading, False)
         until = time.monotonic() + 10
@@ -286,22 +291,22 @@ def test_queued_lines_are_written_when_the_reader_resumes() -> None:
         return got
 
     with pipe() as (reading, stream):
-        journal = AccessLog(Redactor(), stream=stream, form="json")
-        lines = asyncio.run(scene(reading, journal)).decode().splitlines()
+        access_log = AccessLog(Redactor(), stream=stream, form="json")
+        lines = asyncio.run(scene(reading, access_log)).decode().splitlines()
         assert [json.loads(line)["number"] for line in lines] == list(range(2000))
-        assert journal.dropped == 0
+        assert access_log.dropped == 0
 
 
 SECRETS = ("the-secret-of-the-tests", "one-that-came-later", "sk-of-a-known-shape-0123456789")
 
 
-def _with_secrets(journal: AccessLog, known: list[str]) -> None:
+def _with_secrets(access_log: AccessLog, known: list[str]) -> None:
     """Write one line, then several at once, all with a secret; the second secret becomes known in between."""
     for number in range(20):
         if number == 10:
             known.append(SECRETS[1])
         secrets = SECRETS[:1] + SECRETS[2:] if number < 10 else SECRETS
-        journal.event("info", "line", number=number, content=" and ".join(secrets))
+        access_log.event("info", "line", number=number, content=" and ".join(secrets))
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["each by itself", "in one go"])
@@ -309,18 +314,18 @@ def _with_secrets(journal: AccessLog, known: list[str]) -> None:
 def test_no_secret_reaches_a_log_file_from_single_or_batched_lines(form: Any, running: bool, tmp_path: Path) -> None:
     known = list(SECRETS[:1])
 
-    async def busy(journal: AccessLog) -> None:
-        _with_secrets(journal, known)
+    async def busy(access_log: AccessLog) -> None:
+        _with_secrets(access_log, known)
         await asyncio.sleep(0.1)
-        _with_secrets(journal, known)
+        _with_secrets(access_log, known)
 
     with (tmp_path / "log").open("w") as stream:
-        journal = AccessLog(Redactor(lambda: known), stream=stream, form=form)
+        access_log = AccessLog(Redactor(lambda: known), stream=stream, form=form)
         if running:
-            asyncio.run(busy(journal))
+            asyncio.run(busy(access_log))
         else:
-            _with_secrets(journal, known)
-        journal.close()
+            _with_secrets(access_log, known)
+        access_log.close()
         text = (tmp_path / "log").read_text()
     assert text.count("\n") == (40 if running else 20) == text.count("line")
     assert not [secret for secret in SECRETS if secret in text]
@@ -329,19 +334,19 @@ def test_no_secret_reaches_a_log_file_from_single_or_batched_lines(form: Any, ru
 
 def test_queued_lines_contain_no_secret() -> None:
     with pipe() as (reading, stream):
-        journal = AccessLog(Redactor(lambda: SECRETS), stream=stream, form="json")
+        access_log = AccessLog(Redactor(lambda: SECRETS), stream=stream, form="json")
         for _ in range(3000):
-            journal.event("info", "line", content=" ".join(SECRETS), text="x" * 60)
-        lines = [line for line in _resume(reading, journal) if line["event"] == "line"]
+            access_log.event("info", "line", content=" ".join(SECRETS), text="x" * 60)
+        lines = [line for line in _resume(reading, access_log) if line["event"] == "line"]
     assert len(lines) == 3000
     assert {line["content"] for line in lines} == {"*** *** ***"}
 
 
 def test_lines_are_written_in_the_background_and_the_last_at_close() -> None:
-    async def scene(reading: int, journal: AccessLog) -> tuple[bytes, bytes]:
+    async def scene(reading: int, access_log: AccessLog) -> tuple[bytes, bytes]:
         os.set_blocking(reading, False)
         for number in range(3):
-            journal.event("info", "line", number=number)
+            access_log.event("info", "line", number=number)
         until = time.monotonic() + 5
         early = b""
         while early.count(b"\n") < 3 and time.monotonic() < until:
@@ -349,8 +354,8 @@ def test_lines_are_written_in_the_background_and_the_last_at_close() -> None:
             with suppress(BlockingIOError):
                 early += os.read(reading, 65536)
         for number in range(3, 6):  # at once after others: they would be gathered
-            journal.event("info", "line", number=number)
-        journal.close()
+            access_log.event("info", "line", number=number)
+        access_log.close()
         return early, os.read(reading, 65536)
 
     with pipe() as (reading, stream):
@@ -366,24 +371,24 @@ def test_a_busy_log_is_written_in_few_writes(monkeypatch: pytest.MonkeyPatch, tm
         writes.append(handle)
         return write(handle, data)
 
-    async def scene(journal: AccessLog) -> None:
+    async def scene(access_log: AccessLog) -> None:
         for number in range(30):
-            journal.event("info", "line", number=number)
+            access_log.event("info", "line", number=number)
         await asyncio.sleep(0.1)
 
     with (tmp_path / "log").open("w") as stream:
-        journal = AccessLog(Redactor(), stream=stream, form="json")
+        access_log = AccessLog(Redactor(), stream=stream, form="json")
         monkeypatch.setattr(os, "write", counted)
-        asyncio.run(scene(journal))
+        asyncio.run(scene(access_log))
         assert 1 < writes.count(stream.fileno()) < 5
         assert (tmp_path / "log").read_text().count("\n") == 30
 
 
 def test_a_line_longer_than_a_pipe_buffer_is_written_whole() -> None:
     with pipe() as (reading, stream):
-        journal = AccessLog(Redactor(), stream=stream, form="json")
-        journal.event("info", "long", text="x" * 300_000)
-        [line] = [line for line in _resume(reading, journal) if line["event"] == "long"]
+        access_log = AccessLog(Redactor(), stream=stream, form="json")
+        access_log.event("info", "long", text="x" * 300_000)
+        [line] = [line for line in _resume(reading, access_log) if line["event"] == "long"]
         assert line["text"] == "x" * 300_000
 
 
@@ -391,22 +396,22 @@ def test_lines_for_a_closed_reader_are_counted_as_dropped() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w", encoding="utf-8") as stream:
-        journal = AccessLog(Redactor(), stream=stream, form="json")
+        access_log = AccessLog(Redactor(), stream=stream, form="json")
         for _ in range(10):
-            journal.request(record())
-        assert journal.dropped == 10
+            access_log.request(record())
+        assert access_log.dropped == 10
 
 
 def test_ten_thousand_bad_requests_write_a_hundred_lines_and_a_count() -> None:
     log = io.StringIO()
-    journal = AccessLog(Redactor(), stream=log, form="json")
+    access_log = AccessLog(Redactor(), stream=log, form="json")
     for number in range(10_000):
-        journal.request(record("refused", 401 if number % 2 else 400))
-    journal.request(record())  # others are not silenced by it
-    journal.close()
+        access_log.request(record("refused", 401 if number % 2 else 400))
+    access_log.request(record())  # others are not silenced by it
+    access_log.close()
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     assert len(lines) <= 210
-    assert sum(line["lines"] for line in lines if line["event"] == "suppressed") == journal.suppressed == 9800
+    assert sum(line["lines"] for line in lines if line["event"] == "suppressed") == access_log.suppressed == 9800
     assert [line["outcome"] for line in lines if line["event"] == "request"].count("ok") == 1
 
 
@@ -427,7 +432,7 @@ def test_unlimited_kinds_of_lines_share_one_limit() -> None:
 
 def test_every_served_request_has_its_log_line() -> None:
     log = io.StringIO()
-    journal = AccessLog(Redactor(), stream=log, form="json")
+    access_log = AccessLog(Redactor(), stream=log, form="json")
     for _ in range(5000):
-        journal.request(record("failed", 502))
+        access_log.request(record("failed", 502))
     assert log.getvalue().count("\n") == 5000

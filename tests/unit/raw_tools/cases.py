@@ -41,7 +41,7 @@ LS = '{"command":"ls"}'
 
 class Case(Struct, frozen=True):
     number: str
-    said: Sequence[ChannelText]
+    content: Sequence[ChannelText]
     text: str = ""
     reasoning: str = ""
     calls: tuple[Call, ...] = ()

@@ -42,7 +42,7 @@ class ClientView(Struct):
     def kinds(self) -> list[str]:
         return [block[0] for block in self.blocks]
 
-    def said(self, kind: str = "text") -> str:
+    def content(self, kind: str = "text") -> str:
         return "".join(block[1] for block in self.blocks if block[0] == kind)
 
 
@@ -53,8 +53,8 @@ def client_request(client: str, tools: Sequence[dict[str, Any]] = TOOLS, **more:
         body["tools"] = [*tools]
     if client == "openai":
         return dragoman.translate_request(body, source="openai", target="openai")
-    made = dragoman.translate_request(body, source="openai", target=client)
-    return dragoman.translate_request(made.body, source=client, target="openai", model="m")
+    translation = dragoman.translate_request(body, source="openai", target=client)
+    return dragoman.translate_request(translation.body, source=client, target="openai", model="m")
 
 
 def chunk(delta: Delta, finish: str | None = None, choice: int = 0) -> bytes:
@@ -111,56 +111,56 @@ def read_stream(client: str, out: bytes, rules: set[str]) -> ClientView:
 
 
 def _anthropic(out: bytes, rules: set[str]) -> ClientView:
-    told = parse_message_stream(out)
-    found = ClientView([], "error" if told["error"] else told["stop_reason"] or "", rules, [])
-    for block in told["content"]:
+    message = parse_message_stream(out)
+    view = ClientView([], "error" if message["error"] else message["stop_reason"] or "", rules, [])
+    for block in message["content"]:
         if block["type"] == "tool_use":
-            found.ids.append(block["id"])
-            found.blocks.append(("call", block["name"], block["json"] or "{}"))
+            view.ids.append(block["id"])
+            view.blocks.append(("call", block["name"], block["json"] or "{}"))
             continue
         kind, words = ("text", block["text"]) if block["type"] == "text" else ("reasoning", block["thinking"])
-        if found.blocks and found.blocks[-1][0] == kind:
-            found.blocks[-1] = (kind, found.blocks[-1][1] + words)
+        if view.blocks and view.blocks[-1][0] == kind:
+            view.blocks[-1] = (kind, view.blocks[-1][1] + words)
         elif words:
-            found.blocks.append((kind, words))
-    return found
+            view.blocks.append((kind, words))
+    return view
 
 
 def whole_reply(deltas: Iterable[Delta], finish: str = "stop") -> dict[str, Any]:
     """The same answer as a whole reply."""
-    parse_message_stream: dict[str, Any] = {"role": "assistant", "content": None}
+    message: dict[str, Any] = {"role": "assistant", "content": None}
     calls: list[Any] = []
     for delta in deltas:
         for field, value in delta.items():
             if field == "tool_calls":
                 calls += [{name: part for name, part in call.items() if name != "index"} for call in value]
             else:
-                parse_message_stream[field] = (parse_message_stream.get(field) or "") + value
+                message[field] = (message.get(field) or "") + value
     if calls:
-        parse_message_stream["tool_calls"] = calls
-    choice = {"index": 0, "message": parse_message_stream, "finish_reason": finish}
+        message["tool_calls"] = calls
+    choice = {"index": 0, "message": message, "finish_reason": finish}
     return {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
 
 
 def view_reply(client: str, body: dict[str, Any], request: Translated | None = None, **options: Any) -> ClientView:
     """What a client sees of a whole reply."""
-    made = dragoman.translate_reply(
+    translation = dragoman.translate_reply(
         body, source="openai", target=client, request=request or client_request(client), **options
     )
-    rules = {note.rule for note in made.notes}
-    told = made.body
+    rules = {note.rule for note in translation.notes}
+    reply = translation.body
     if client != "anthropic":
-        told = dragoman.translate_reply(told, source=client, target="anthropic", raw_tools="off").body
-    found = ClientView([], str(told["stop_reason"]), rules, [])
-    for block in told["content"]:
+        reply = dragoman.translate_reply(reply, source=client, target="anthropic", raw_tools="off").body
+    view = ClientView([], str(reply["stop_reason"]), rules, [])
+    for block in reply["content"]:
         match block["type"]:
             case "text":
-                found.blocks.append(("text", block["text"]))
+                view.blocks.append(("text", block["text"]))
             case "thinking":
-                found.blocks.append(("reasoning", block["thinking"]))
+                view.blocks.append(("reasoning", block["thinking"]))
             case "tool_use":
-                found.blocks.append(("call", block["name"], json.dumps(block["input"])))
-                found.ids.append(block["id"])
+                view.blocks.append(("call", block["name"], json.dumps(block["input"])))
+                view.ids.append(block["id"])
             case _:
                 pass
-    return found
+    return view

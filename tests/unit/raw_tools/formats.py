@@ -31,17 +31,17 @@ TOOLS = (
 def answer(
     text: str,
     *calls: tuple[str, str],
-    said: str = "",
+    content: str = "",
     reasoning: str = "",
     by_name: bool = False,
     tools: tuple[ToolSpec, ...] = TOOLS,
 ) -> Sample:
     """An answer with these calls, a call that was cut off as far as it came; `by_name`: `auto` is stricter."""
-    return Sample(text, said, calls, reasoning, tools, auto=not by_name, last_complete=None)
+    return Sample(text, content, calls, reasoning, tools, auto=not by_name, last_complete=None)
 
 
 def plain(words: str, *, by_name: bool = False) -> Sample:
-    return answer(words, said=words, by_name=by_name)
+    return answer(words, content=words, by_name=by_name)
 
 
 # Arguments as a model writes them in JSON; they come back byte for byte.
@@ -62,7 +62,7 @@ def _array(begin: str, end: str, prose: str) -> list[Sample]:
     return [
         answer(f"{begin}[{_CALL}]{end}", _WEATHER),
         answer(f"{begin}[{_CALL}, {_CALL_NOW}]{end}", _WEATHER, _NOW),
-        answer(f"I will look.\n{begin}\n[\n  {_CALL_ODD}\n]\n{end}", ("get_weather", _ODD), said="I will look.\n"),
+        answer(f"I will look.\n{begin}\n[\n  {_CALL_ODD}\n]\n{end}", ("get_weather", _ODD), content="I will look.\n"),
         answer(f'{begin}[{{"name": "now"}}]{end}', _NOW),
         answer(
             f'{begin}[{_CALL}, {{"name": "get_weather", "arguments": {{"city": "Ro',
@@ -83,9 +83,9 @@ def _json_section(begin: str, end: str, prose: str, key: str = "arguments") -> l
         answer(
             f"I will look.\n{begin}{_wrapped('get_weather', _ODD, key)}{end}",
             ("get_weather", _ODD),
-            said="I will look.\n",
+            content="I will look.\n",
         ),
-        answer(f"{begin}{now}{end}\nThat is all.", _NOW, said="\nThat is all."),
+        answer(f"{begin}{now}{end}\nThat is all.", _NOW, content="\nThat is all."),
         answer(f"{begin}{one[:-6]}", ("get_weather", _PARIS[:-5]), by_name=True),
         plain(prose),
     ]
@@ -106,13 +106,13 @@ def _harmony() -> list[Sample]:
         answer("<|channel|>analysis to=functions.now code<|message|>{}<|call|>", _NOW),
         answer(
             f"{think}<|start|>assistant<|channel|>final<|message|>It is sunny.<|return|>",
-            said="It is sunny.",
+            content="It is sunny.",
             reasoning="They ask for the weather.",
         ),
         answer(
             f"<|channel|>commentary<|message|>I will look.<|end|>{begin}now{rest}{{}}<|call|>",
             _NOW,
-            said="I will look.",
+            content="I will look.",
         ),
         answer(f'<|channel|>commentary to=functions.get_weather{rest}{{"city": "Pa', ("get_weather", '{"city": "Pa')),
         plain("A channel, analysis or final, to=functions."),
@@ -135,8 +135,8 @@ def _pythonic(begin: str, end: str) -> list[Sample]:
     return [
         answer(f"{begin}[{_PY}]{end}", _PY_WEATHER),
         answer(f"{begin}[{_PY}, now()]{end}", _PY_WEATHER, _NOW),
-        answer(f"I will look.\n{begin}[{_PY_ODD}]{end}", _PY_ODD_CALL, said="I will look.\n"),
-        answer(f"{begin}[now()]{end}\nThat is all.", _NOW, said="\nThat is all."),
+        answer(f"I will look.\n{begin}[{_PY_ODD}]{end}", _PY_ODD_CALL, content="I will look.\n"),
+        answer(f"{begin}[now()]{end}\nThat is all.", _NOW, content="\nThat is all."),
         answer(f"{begin}[now(), get_weather(city='Pa", _NOW, ("get_weather", '{"city":"Pa')),
         plain(_PROSE_TAG),
     ]
@@ -154,9 +154,9 @@ def _gemma(begin: str, end: str, mark: str) -> list[Sample]:
                 "get_weather",
                 '{"city":"日本 \\"x\\" {}, [\\n","options":{"a":[1,{"b":null}]},"tags":["x",-1.50,true]}',
             ),
-            said="I will look.\n",
+            content="I will look.\n",
         ),
-        answer(f"{begin}call:now{{}}{end}\nThat is all.", _NOW, said="\nThat is all."),
+        answer(f"{begin}call:now{{}}{end}\nThat is all.", _NOW, content="\nThat is all."),
         answer(f"{begin}call:get_weather{{city:{mark}Pa", ("get_weather", '{"city":"Pa')),
         plain("I call:now{} it a day."),
     ]
@@ -176,9 +176,9 @@ def _tags(begin: str, end: str, call: str, parameter: str, prose: str) -> list[S
         answer(
             f"I will look.\n{begin}{call.format('get_weather', odd)}{end}",
             ("get_weather", '{"city":"a < b & \\"c\\" 日本","options":{"k": [1, null]},"tags":["x"]}'),
-            said="I will look.\n",
+            content="I will look.\n",
         ),
-        answer(f"{begin}{call.format('now', '')}{end}\nThat is all.", _NOW, said="\nThat is all."),
+        answer(f"{begin}{call.format('now', '')}{end}\nThat is all.", _NOW, content="\nThat is all."),
         answer(
             (begin + call.format("get_weather", parameters(city="Pa"))).partition("Pa")[0] + "Pa",
             ("get_weather", '{"city":"Pa'),
@@ -201,7 +201,7 @@ FORMATS: dict[str, list[Sample]] = {
         answer(
             f'I will look.[TOOL_CALLS][{_CALL_ODD[:-1]}, "id": "a1B2c3D4e"}}]',
             ("get_weather", _ODD),
-            said="I will look.",
+            content="I will look.",
         ),
         answer('[TOOL_CALLS][{"name": "now"}]</s>', _NOW),
         answer(f"[TOOL_CALLS][{_CALL[:-7]}", ("get_weather", _PARIS[:-6])),
@@ -210,7 +210,7 @@ FORMATS: dict[str, list[Sample]] = {
     "mistral_object": [
         answer(f"[TOOL_CALLS]{_CALL}", _WEATHER),
         answer(f"[TOOL_CALLS] {_CALL}[TOOL_CALLS] {_CALL_NOW}", _WEATHER, _NOW),
-        answer(f"I will look.\n[TOOL_CALLS]{_CALL_ODD}", ("get_weather", _ODD), said="I will look.\n"),
+        answer(f"I will look.\n[TOOL_CALLS]{_CALL_ODD}", ("get_weather", _ODD), content="I will look.\n"),
         answer('[TOOL_CALLS]{"name": "now"}', _NOW),
         answer(f"[TOOL_CALLS]{_CALL[:-7]}", ("get_weather", _PARIS[:-6])),
     ],
@@ -218,11 +218,11 @@ FORMATS: dict[str, list[Sample]] = {
         answer(f"[TOOL_CALLS]get_weather{_PARIS}", _WEATHER),
         answer(f"[TOOL_CALLS]get_weather[ARGS]{_PARIS}[TOOL_CALLS]now[ARGS]{{}}", _WEATHER, _NOW),
         answer(f"[TOOL_CALLS]get_weather[CALL_ID]a1B2c3D4e[ARGS]{_ODD}</s>", ("get_weather", _ODD)),
-        answer("I will look.[TOOL_CALLS]now{}", _NOW, said="I will look."),
+        answer("I will look.[TOOL_CALLS]now{}", _NOW, content="I will look."),
         answer(
             "[THINK]They ask for the time.[/THINK][TOOL_CALLS]now[ARGS]{}", _NOW, reasoning="They ask for the time."
         ),
-        answer("[THINK]Easy.[/THINK]It is noon.", said="It is noon.", reasoning="Easy."),
+        answer("[THINK]Easy.[/THINK]It is noon.", content="It is noon.", reasoning="Easy."),
         answer('[TOOL_CALLS]get_weather[ARGS]{"city": "Pa', ("get_weather", '{"city": "Pa')),
         answer('[TOOL_CALLS]get_weather{"city": "[TOOL_CALLS]"}', ("get_weather", '{"city": "[TOOL_CALLS]"}')),
         plain("[A link](x) and args[0], [ARG]."),
@@ -235,7 +235,7 @@ FORMATS: dict[str, list[Sample]] = {
             _WEATHER,
             _NOW,
         ),
-        answer(f"I will look.\n<|python_tag|>{_CALL_ODD}<|eot_id|>", ("get_weather", _ODD), said="I will look.\n"),
+        answer(f"I will look.\n<|python_tag|>{_CALL_ODD}<|eot_id|>", ("get_weather", _ODD), content="I will look.\n"),
         answer('<|python_tag|>{"name": "now"}', _NOW),
         answer('<|python_tag|>{"name": "get_weather", "parameters": {"city": "Pa', ("get_weather", '{"city": "Pa')),
         plain("A python_tag, {braces}; and more."),
@@ -253,8 +253,8 @@ FORMATS: dict[str, list[Sample]] = {
     "olmo3": [
         answer(f"<function_calls>\n{_PY}\n</function_calls>", _PY_WEATHER),
         answer(f"<function_calls>{_PY}\nnow()</function_calls>", _PY_WEATHER, _NOW),
-        answer(f"I will look.\n<function_calls>\n{_PY_ODD}\n</function_calls>", _PY_ODD_CALL, said="I will look.\n"),
-        answer("<function_calls>now()</function_calls>\nThat is all.", _NOW, said="\nThat is all."),
+        answer(f"I will look.\n<function_calls>\n{_PY_ODD}\n</function_calls>", _PY_ODD_CALL, content="I will look.\n"),
+        answer("<function_calls>now()</function_calls>\nThat is all.", _NOW, content="\nThat is all."),
         answer("<function_calls>get_weather(city='Pa", ("get_weather", '{"city":"Pa'), by_name=True),
         plain("<function_calls>are not written so</function_calls>"),
     ],
@@ -297,7 +297,7 @@ FORMATS: dict[str, list[Sample]] = {
             _NOW,
             reasoning="I will look.",
         ),
-        answer("<|START_RESPONSE|>It is sunny.<|END_RESPONSE|>", said="It is sunny."),
+        answer("<|START_RESPONSE|>It is sunny.<|END_RESPONSE|>", content="It is sunny."),
         answer(f"<|START_ACTION|>[{_COHERE_CALL[:-7]}", ("get_weather", _PARIS[:-6])),
         plain("START_ACTION is a token."),
     ],
@@ -305,9 +305,11 @@ FORMATS: dict[str, list[Sample]] = {
         answer(f'<|tools_prefix|>[{{"get_weather": {_PARIS}}}]<|tools_suffix|>', _WEATHER),
         answer(f'<|tools_prefix|>[{{"get_weather": {_PARIS}}}, {{"now": {{}}}}]<|tools_suffix|>', _WEATHER, _NOW),
         answer(
-            f'Look: <|tools_prefix|>[{{"get_weather": {_ODD}}}]<|tools_suffix|>', ("get_weather", _ODD), said="Look: "
+            f'Look: <|tools_prefix|>[{{"get_weather": {_ODD}}}]<|tools_suffix|>',
+            ("get_weather", _ODD),
+            content="Look: ",
         ),
-        answer('<|tools_prefix|>[{"now": {}}]<|tools_suffix|>\nThat is all.', _NOW, said="\nThat is all."),
+        answer('<|tools_prefix|>[{"now": {}}]<|tools_suffix|>\nThat is all.', _NOW, content="\nThat is all."),
         answer('<|tools_prefix|>[{"get_weather": {"city": "Pa', ("get_weather", '{"city": "Pa')),
         plain("A tools_prefix [is] a token."),
     ],

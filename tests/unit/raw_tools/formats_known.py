@@ -16,7 +16,7 @@ class Sample(Struct, frozen=True):
     """An answer, and what comes of it: text, calls as (name, JSON text), reasoning."""
 
     text: str
-    said: str = ""
+    content: str = ""
     calls: tuple[tuple[str, str], ...] = ()
     reasoning: str = ""
     tools: tuple[ToolSpec, ...] = TOOLS

@@ -43,7 +43,7 @@ _one = partial(answer, tools=TOOLS)
 
 
 def _text(text: str, *, by_name: bool = False) -> Sample:
-    return _one(text, said=text, by_name=by_name)
+    return _one(text, content=text, by_name=by_name)
 
 
 def _pythonic(begin: str, end: str) -> list[Sample]:
@@ -124,9 +124,9 @@ FORMATS: dict[str, list[Sample]] = {
         *_arrays("<tool_call>", "</tool_call>"),
         _one(f"<tool_call>\n{_CALL}\n{_CALL_NOW}\n</tool_call>", _OSLO, _NOW),
         _one(f"<tool_call>{_CALL}, {_CALL_NOW}</tool_call>", _OSLO, _NOW),
-        _one(f"{_THOUGHT}\n<tool_call>{_CALL}</tool_call>", _OSLO, said=f"{_THOUGHT}\n"),
-        _one(f"{_THOUGHT}<tool_call>{_CALL}</tool_call>", _OSLO, said=_THOUGHT),
-        _one(f"Oslo it is.</think>\n<tool_call>{_CALL}</tool_call>", _OSLO, said="Oslo it is."),
+        _one(f"{_THOUGHT}\n<tool_call>{_CALL}</tool_call>", _OSLO, content=f"{_THOUGHT}\n"),
+        _one(f"{_THOUGHT}<tool_call>{_CALL}</tool_call>", _OSLO, content=_THOUGHT),
+        _one(f"Oslo it is.</think>\n<tool_call>{_CALL}</tool_call>", _OSLO, content="Oslo it is."),
         _text("<tool_call>\nno JSON\n</tool_call>"),
     ],
     "qwen_coder": [
@@ -195,14 +195,14 @@ FORMATS: dict[str, list[Sample]] = {
             "<|open|>think<|sep|>Now.<|close|>think<|sep|><|open|>response<|sep|>I look."
             f"<|close|>response<|sep|>{_K3_NOW}<|close|>message<|sep|>",
             _NOW,
-            said="I look.",
+            content="I look.",
             reasoning="Now.",
         ),
     ],
     "cohere": [
         _one(
             "<|START_THINKING|>Easy.<|END_THINKING|><|START_RESPONSE|>It is noon.<|END_RESPONSE|>",
-            said="It is noon.",
+            content="It is noon.",
             reasoning="Easy.",
         ),
     ],
@@ -232,9 +232,9 @@ FORMATS: dict[str, list[Sample]] = {
         _text('{"name": "Bob", "parameters": {}}'),
     ],
     "llama3_text": [
-        _one(f"I look: {_LLAMA} That is it.", _OSLO, said="I look:  That is it.", by_name=True),
-        _one('Then {"type": "function", "name": "now", "parameters": {}}.', _NOW, said="Then .", by_name=True),
-        _one(f'One {_LLAMA}; {{"name": "now"}}', _OSLO, _NOW, said="One ", by_name=True),
+        _one(f"I look: {_LLAMA} That is it.", _OSLO, content="I look:  That is it.", by_name=True),
+        _one('Then {"type": "function", "name": "now", "parameters": {}}.', _NOW, content="Then .", by_name=True),
+        _one(f'One {_LLAMA}; {{"name": "now"}}', _OSLO, _NOW, content="One ", by_name=True),
         _text('A file has {"name": "Bob", "age": 3} and {"type": 1}.', by_name=True),
         _text('Broken: {"name": "forecast", "parameters"}.', by_name=True),
     ],
@@ -247,10 +247,10 @@ FORMATS: dict[str, list[Sample]] = {
         _text(f"See {_CALL}", by_name=True),
     ],
     "lfm2_json": [
-        _one(f"<|tool_call_start|>[{_CALL}, {_CALL_NOW}]<|tool_call_end|>Done.", _OSLO, _NOW, said="Done."),
+        _one(f"<|tool_call_start|>[{_CALL}, {_CALL_NOW}]<|tool_call_end|>Done.", _OSLO, _NOW, content="Done."),
         _one(f"<|tool_call_start|>{_CALL}<|tool_call_end|>", _OSLO),
         _one(f"<|tool_call_start|>[\n  {_CALL}\n]<|tool_call_end|><|im_end|>", _OSLO),
-        _one(f"I look.<|tool_call_start|>[{_CALL}]", _OSLO, said="I look."),
+        _one(f"I look.<|tool_call_start|>[{_CALL}]", _OSLO, content="I look."),
         _one(f"<|tool_call_start|>[{_CALL[:-5]}", ("forecast", '{"city": "Os')),
     ],
     "lfm2": [

@@ -18,7 +18,7 @@ class ReaderResult(Struct, frozen=True):
 
     calls: tuple[tuple[str, str, bool | None], ...]  # name, arguments, valid; None: it was cut off
     left: str  # what it did not read; of a text that is no call nothing is read
-    over: bool
+    is_over: bool
     failed: bool
     closed: bool
     valid: bool
@@ -28,7 +28,7 @@ class ReaderResult(Struct, frozen=True):
         return "".join(arguments for _, arguments, _ in self.calls)
 
     @property
-    def said(self) -> list[tuple[str, str]]:
+    def content(self) -> list[tuple[str, str]]:
         return [(name, arguments) for name, arguments, _ in self.calls]
 
 
@@ -38,12 +38,12 @@ def no_schemas(tool: str, parameter: str) -> ParameterSchema:
 
 def feed(reader: BodyReader, pieces: Iterable[str], out: list[Piece]) -> str:
     """Feed the pieces as the engine does: what the reader leaves it sees again. Gives what it left at last."""
-    held = ""
+    unread = ""
     for piece in pieces:
-        held += piece
-        if not (reader.over or reader.failed):
-            held = held[reader.read(held, 0, out) :]
-    return held
+        unread += piece
+        if not (reader.is_over or reader.failed):
+            unread = unread[reader.read(unread, 0, out) :]
+    return unread
 
 
 def run(
@@ -56,11 +56,11 @@ def run(
     """Feed the pieces; if it `ends`, finish the reader after them."""
     reader = make_reader(table, shapes)
     out: list[Piece] = []
-    held = feed(reader, pieces, out)
-    if ends and not (reader.over or reader.failed):
-        held = held[reader.finish(held, 0, out) :]
-    left = "" if reader.failed else held
-    return ReaderResult(_calls(reader, out), left, reader.over, reader.failed, reader.closed, reader.valid)
+    unread = feed(reader, pieces, out)
+    if ends and not (reader.is_over or reader.failed):
+        unread = unread[reader.finish(unread, 0, out) :]
+    left = "" if reader.failed else unread
+    return ReaderResult(_calls(reader, out), left, reader.is_over, reader.failed, reader.closed, reader.valid)
 
 
 def _calls(reader: BodyReader, out: list[Piece]) -> tuple[tuple[str, str, bool | None], ...]:

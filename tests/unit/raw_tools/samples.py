@@ -74,16 +74,16 @@ BASH = Call("functions.bash:0", "bash", LS)
 class FilteredResponse(Struct, frozen=True):
     """All that an answer says, in the order in which it says it."""
 
-    said: tuple[ChannelText | Call, ...]
+    content: tuple[ChannelText | Call, ...]
     why: StopReason = StopReason.END
     rules: frozenset[str] = frozenset()
 
     @property
     def calls(self) -> list[Call]:
-        return [each for each in self.said if isinstance(each, Call)]
+        return [each for each in self.content if isinstance(each, Call)]
 
     def text(self, channel: Channel = TEXT) -> str:
-        return "".join(each[1] for each in self.said if not isinstance(each, Call) and each[0] is channel)
+        return "".join(each[1] for each in self.content if not isinstance(each, Call) and each[0] is channel)
 
 
 # --- cuts
@@ -109,12 +109,12 @@ def random_cut(text: str, rng: random.Random) -> list[str]:
     return [text[start:stop] for start, stop in zip([0, *places], [*places, len(text)], strict=True)]
 
 
-def channel_cuts(said: Sequence[ChannelText], seed: int = 0) -> Iterator[list[ChannelText]]:
+def channel_cuts(texts: Sequence[ChannelText], seed: int = 0) -> Iterator[list[ChannelText]]:
     """The same for a text that changes its carrier: a cut never joins two carriers."""
-    whole = "".join(text for _, text in said)
+    whole = "".join(text for _, text in texts)
     for pieces in all_cuts(whole, seed):
         cut: list[ChannelText] = []
-        rest = [[channel, text] for channel, text in said]
+        rest = [[channel, text] for channel, text in texts]
         for piece in pieces:
             left = piece
             while left:
@@ -154,15 +154,15 @@ def outputs(
     )
     if native:
         engine.add_native_call(native)
-    told: list[Output] = []
+    emitted: list[Output] = []
     for piece in pieces:
-        told += engine.feed(piece) if isinstance(piece, str) else engine.feed(piece[1], piece[0])
-    return merge_adjacent([*told, *engine.close()])
+        emitted += engine.feed(piece) if isinstance(piece, str) else engine.feed(piece[1], piece[0])
+    return merge_adjacent([*emitted, *engine.close()])
 
 
-def merge_adjacent(told: Iterable[Output]) -> list[Output]:
+def merge_adjacent(emitted: Iterable[Output]) -> list[Output]:
     joined: list[Output] = []
-    for output in told:
+    for output in emitted:
         last = joined[-1] if joined else None
         if (
             isinstance(output, TextOutput)
@@ -183,8 +183,8 @@ def merge_adjacent(told: Iterable[Output]) -> list[Output]:
 def conversation(
     tools: Iterable[ToolSpec] = TOOLS, messages: tuple[Message, ...] = (), model: str = "kimi-k2"
 ) -> Conversation:
-    asked = Message("user", (Text("Do it."),))
-    return Conversation(model, (*messages, asked), tools=tuple(tools))
+    question = Message("user", (Text("Do it."),))
+    return Conversation(model, (*messages, question), tools=tuple(tools))
 
 
 def stream(
@@ -213,10 +213,10 @@ def blocks(pieces: Iterable[ChannelText], choice: int = 0, first_key: int = 0) -
 
 
 def run_filter(
-    frames: Iterable[Events], filter_: RawTools | None = None, asked: Conversation | None = None
+    frames: Iterable[Events], filter_: RawTools | None = None, request: Conversation | None = None
 ) -> FilteredResponse:
     """Send a reply through the response filter and check the order of its events."""
-    _, make_back = (filter_ or RawTools()).forward(asked or conversation(), Notes(), Facts())
+    _, make_back = (filter_ or RawTools()).forward(request or conversation(), Notes(), Facts())
     assert make_back is not None
     notes = Notes()
     back = make_back(notes, BlockKeys(1 << 20))  # samples choose the keys of their own blocks
@@ -226,37 +226,37 @@ def run_filter(
 
 
 def collect_response(events: Iterable[Event], rules: frozenset[str] = frozenset(), choice: int = 0) -> FilteredResponse:
-    said: dict[int, ChannelText | Call] = {}
+    parts: dict[int, ChannelText | Call] = {}
     why = StopReason.END
     for event in events:
         match event:
             case BlockStarted(key, CallBlock(id=id_, name=name), number) if number == choice:
-                said[key] = Call(id_, name, "", complete=False)
+                parts[key] = Call(id_, name, "", complete=False)
             case BlockStarted(key, Text() | Reasoning() as block, number) if number == choice:
-                said[key] = (TEXT if isinstance(block, Text) else REASONING, "")
-            case TextDelta(key, text) | ReasoningDelta(key, text) | ArgumentsDelta(key, text) if key in said:
-                grown = said[key]
+                parts[key] = (TEXT if isinstance(block, Text) else REASONING, "")
+            case TextDelta(key, text) | ReasoningDelta(key, text) | ArgumentsDelta(key, text) if key in parts:
+                grown = parts[key]
                 if isinstance(grown, Call):
-                    said[key] = Call(grown.id, grown.name, grown.arguments + text, complete=False)
+                    parts[key] = Call(grown.id, grown.name, grown.arguments + text, complete=False)
                 else:
-                    said[key] = (grown[0], grown[1] + text)
-            case BlockEnded(key, complete) if key in said:
-                grown = said[key]
+                    parts[key] = (grown[0], grown[1] + text)
+            case BlockEnded(key, complete) if key in parts:
+                grown = parts[key]
                 if isinstance(grown, Call):
-                    said[key] = Call(grown.id, grown.name, grown.arguments, complete)
+                    parts[key] = Call(grown.id, grown.name, grown.arguments, complete)
             case Stopped(stop, number) if number == choice:
                 why = stop.reason
             case _:
                 pass
-    return FilteredResponse(tuple(said.values()), why, rules)
+    return FilteredResponse(tuple(parts.values()), why, rules)
 
 
-def calls_of(told: Sequence[Output]) -> list[tuple[str, object, bool | None]]:
+def calls_of(emitted: Sequence[Output]) -> list[tuple[str, object, bool | None]]:
     """Name, arguments as a value (or as text, if they are no JSON), whether it is complete; None: it never ended."""
     found: list[tuple[str, object, bool | None]] = []
     name, arguments = "", ""
     started = False
-    for output in told:
+    for output in emitted:
         match output:
             case CallStarted():
                 name, arguments, started = output.name, "", True

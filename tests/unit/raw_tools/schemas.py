@@ -45,20 +45,20 @@ def tool_schema(rng: random.Random, ambiguous: bool = True) -> Schema:
     make = _schema if ambiguous else _plain_schema
     properties = {name: make(rng, 3, defs) for name in rng.sample(NAMES, rng.randint(0, 6))}
     required = [name for name in properties if rng.random() < 0.5]
-    made: Schema = {"type": "object", "properties": properties, "required": required}
+    schema: Schema = {"type": "object", "properties": properties, "required": required}
     if defs:
-        made["$defs"] = defs
-    return made
+        schema["$defs"] = defs
+    return schema
 
 
 def _plain_schema(rng: random.Random, depth: int, defs: Schema) -> Schema:
     """Make one of a single type at every depth."""
     while True:
         trial = dict(defs)
-        made = _schema(rng, depth, trial)
-        if not _is_ambiguous([made, *(trial[name] for name in trial.keys() - defs.keys())]):
+        schema = _schema(rng, depth, trial)
+        if not _is_ambiguous([schema, *(trial[name] for name in trial.keys() - defs.keys())]):
             defs.update(trial)
-            return made
+            return schema
 
 
 def _is_ambiguous(schema: Any) -> bool:
@@ -158,13 +158,13 @@ def _typed_value(rng: random.Random, kind: str, schema: Schema, root: Schema) ->
 
 
 def _object_value(rng: random.Random, schema: Schema, root: Schema) -> Json:
-    made: dict[str, Json] = {}
+    value: dict[str, Json] = {}
     for name, inner in schema.get("properties", {}).items():
         if name in schema.get("required", ()) or rng.random() < 0.7:
-            made[name] = _value(rng, inner, root)
+            value[name] = _value(rng, inner, root)
     if isinstance(rest := schema.get("additionalProperties"), dict):
-        made.update({name: _value(rng, rest, root) for name in rng.sample(NAMES, rng.randint(0, 2))})
-    return made
+        value.update({name: _value(rng, rest, root) for name in rng.sample(NAMES, rng.randint(0, 2))})
+    return value
 
 
 # --- a validator of what is generated above
@@ -177,12 +177,14 @@ def is_valid(value: Any, schema: Schema, root: Schema) -> bool:
     if value is None and schema.get("nullable"):
         return True
     words: dict[str, Callable[[Any], bool]] = {
-        "const": lambda said: _same(value, said),
-        "enum": lambda said: any(_same(value, each) for each in said),
-        "anyOf": lambda said: any(is_valid(value, each, root) for each in said),
-        "oneOf": lambda said: sum(is_valid(value, each, root) for each in said) == 1,
-        "allOf": lambda said: all(is_valid(value, each, root) for each in said),
-        "type": lambda said: any(_is(value, each) for each in (said if isinstance(said, list) else [said])),
+        "const": lambda expected: _same(value, expected),
+        "enum": lambda expected: any(_same(value, each) for each in expected),
+        "anyOf": lambda expected: any(is_valid(value, each, root) for each in expected),
+        "oneOf": lambda expected: sum(is_valid(value, each, root) for each in expected) == 1,
+        "allOf": lambda expected: all(is_valid(value, each, root) for each in expected),
+        "type": lambda expected: any(
+            _is(value, each) for each in (expected if isinstance(expected, list) else [expected])
+        ),
     }
     if not all(check(schema[word]) for word, check in words.items() if word in schema):
         return False
@@ -239,5 +241,5 @@ def body_of(table: str, arguments: dict[str, Json], schema: Schema) -> str:
 def read_back(table: str, arguments: dict[str, Json], schema: Schema) -> Any:
     """Write a call in a format and return the arguments that its reader reads."""
     read = read_pieces(table, [body_of(table, arguments, schema)], schema)
-    assert read.over and read.valid, read
+    assert read.is_over and read.valid, read
     return json.loads(read.text)

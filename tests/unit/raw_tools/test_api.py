@@ -46,26 +46,26 @@ def frames(data: bytes, target: str, **options: Any) -> list[dict[str, Any]]:
     ("finish", "stop"), [("stop", "tool_use"), ("length", "max_tokens"), ("content_filter", "refusal")]
 )
 def test_an_anthropic_client_gets_tool_use(finish: str, stop: str) -> None:
-    told = frames(stream("I will.\n" + SECTION, finish), "anthropic")
-    starts = [frame["content_block"]["type"] for frame in told if frame["type"] == "content_block_start"]
+    events = frames(stream("I will.\n" + SECTION, finish), "anthropic")
+    starts = [frame["content_block"]["type"] for frame in events if frame["type"] == "content_block_start"]
     assert starts == ["text", "tool_use"]
-    pieces = [frame["delta"].get("partial_json", "") for frame in told if frame["type"] == "content_block_delta"]
+    pieces = [frame["delta"].get("partial_json", "") for frame in events if frame["type"] == "content_block_delta"]
     assert json.loads("".join(pieces)) == {"command": "ls"}
     assert len([piece for piece in pieces if piece]) > 2, "arguments stream live"
-    assert told[-2]["delta"]["stop_reason"] == stop
+    assert events[-2]["delta"]["stop_reason"] == stop
 
 
 def test_thinking_is_closed_before_the_call() -> None:
-    told = frames(stream("hm " + SECTION, field="reasoning_content"), "anthropic")
-    kinds = [(frame["type"], frame.get("content_block", {}).get("type")) for frame in told]
+    events = frames(stream("hm " + SECTION, field="reasoning_content"), "anthropic")
+    kinds = [(frame["type"], frame.get("content_block", {}).get("type")) for frame in events]
     assert kinds.index(("content_block_stop", None)) < kinds.index(("content_block_start", "tool_use"))
     assert kinds[1] == ("content_block_start", "thinking")
 
 
 def test_an_openai_client_gets_tool_calls_and_row_55_no_marker_leaks() -> None:
-    told = frames(stream(SECTION), "openai")
-    assert "<|" not in json.dumps(told)
-    assert told[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    events = frames(stream(SECTION), "openai")
+    assert "<|" not in json.dumps(events)
+    assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
 def test_off_leaves_the_text_alone_and_buffered_sends_a_call_whole() -> None:
@@ -115,16 +115,16 @@ def test_kimi_ids_go_in_as_the_model_knows_them() -> None:
 
 def test_special_tokens_are_asked_for_only_on_option() -> None:
     plain = dragoman.translate_request(BODY, source="anthropic", target="openai").body
-    asked = dragoman.translate_request(BODY, source="anthropic", target="openai", special_tokens=True).body
-    assert ("skip_special_tokens" in plain, asked["skip_special_tokens"]) == (False, False)
+    translation = dragoman.translate_request(BODY, source="anthropic", target="openai", special_tokens=True).body
+    assert ("skip_special_tokens" in plain, translation["skip_special_tokens"]) == (False, False)
 
 
 @pytest.mark.parametrize(("request_file", "name"), [("anthropic.request.json", "task"), (None, "task")])
 def test_the_log_of_001_on_the_command_line(request_file: str | None, name: str) -> None:
-    told = ["--request", str(STORY / request_file)] if request_file else []
+    options = ["--request", str(STORY / request_file)] if request_file else []
     done = subprocess.run(
         [sys.executable, "-m", "dragoman", "translate", "--what", "stream", "--from", "openai", "--to", "anthropic",
-         *told, "--raw-tools" if not request_file else "--explain", *(["kimi"] if not request_file else []),
+         *options, "--raw-tools" if not request_file else "--explain", *(["kimi"] if not request_file else []),
          str(STORY / "openai.stream")],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -160,9 +160,9 @@ def text(tmp_path: Path) -> str:
 
 def test_list_shows_every_format(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["raw-tools", "list"]) == 0
-    said = capsys.readouterr().out
-    assert all(table.name in said for table in TABLES)
-    assert "\x1b" not in said
+    output = capsys.readouterr().out
+    assert all(table.name in output for table in TABLES)
+    assert "\x1b" not in output
 
 
 def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,10 +199,10 @@ def test_try_shows_text_and_calls_in_reading_order(text: str, cut: str, capsys: 
 def test_try_takes_declared_tools(text: str, tools: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tools.json").write_text(json.dumps(tools))
     assert main(["raw-tools", "try", "auto", text, "--tools", str(tmp_path / "tools.json")]) == 0
-    said = capsys.readouterr()
-    assert "call search" in said.out
-    assert '  "q": "x"' in said.out
-    assert said.err == "1 call\n"
+    printed = capsys.readouterr()
+    assert "call search" in printed.out
+    assert '  "q": "x"' in printed.out
+    assert printed.err == "1 call\n"
 
 
 def test_try_takes_a_table_file(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,7 +215,7 @@ def test_try_takes_a_table_file(text: str, tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         (["nonsense"], 2, "'nonsense' is unknown; use auto"),
         (["missing.toml"], 2, "missing.toml: no such file"),
@@ -224,11 +224,11 @@ def test_try_takes_a_table_file(text: str, tmp_path: Path, capsys: pytest.Captur
     ],
 )
 def test_try_says_what_is_wrong(
-    words: list[str], status: int, said: str, text: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], status: int, message: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [words[0], text, *words[1:]] if len(words) != 2 else words
     assert main(["raw-tools", "try", *words]) == status
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_try_lets_no_escape_sequence_of_the_text_through(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,11 +242,11 @@ def test_try_lets_no_escape_sequence_of_the_text_through(tmp_path: Path, capsys:
 
 def test_learn_writes_a_table_and_reports(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["raw-tools", "learn", str(FOLDER / "qwen_coder.jinja"), "--name", "mine"]) == 0
-    said = capsys.readouterr()
-    (table,) = parse_tables(said.out)
+    printed = capsys.readouterr()
+    (table,) = parse_tables(printed.out)
     assert (table.name, table.body, table.call_begin) == ("mine", "markup", ("<function=",))
-    assert "60 of 60 renderings read correctly" in said.err
-    assert 'set raw_tools = "qwen_coder"' in said.err
+    assert "60 of 60 renderings read correctly" in printed.err
+    assert 'set raw_tools = "qwen_coder"' in printed.err
 
 
 def test_learn_says_how_to_use_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,9 +256,9 @@ def test_learn_says_how_to_use_the_file(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["raw-tools", "learn", str(tmp_path / "new-model.v2.jinja"), "--output", str(file)]) == 0
     (table,) = parse_tables(file.read_text())
     assert (table.name, table.call_begin) == ("new-model", ("<act>",))
-    said = capsys.readouterr()
-    assert f'raw_tools = "file:{file}"' in said.err
-    assert not said.out
+    printed = capsys.readouterr()
+    assert f'raw_tools = "file:{file}"' in printed.err
+    assert not printed.out
 
 
 def test_learn_gives_variables_to_the_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,9 +273,9 @@ def test_learn_gives_variables_to_the_template(tmp_path: Path, capsys: pytest.Ca
 def test_learn_fails_with_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t.jinja").write_text("{{ messages[0].content }}")
     assert main(["raw-tools", "learn", str(tmp_path / "t.jinja")]) == 1
-    said = capsys.readouterr()
-    assert not said.out
-    assert "renders no tool calls" in said.err
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert "renders no tool calls" in printed.err
 
 
 def test_learn_says_that_jinja_is_missing(
@@ -332,11 +332,11 @@ def test_the_table_of_examples_is_read() -> None:
 @pytest.mark.parametrize(("answer", "result"), EXAMPLES)
 def test_what_counts(answer: str, result: str) -> None:
     for pieces in all_cuts(answer):
-        told = outputs(pieces, "auto", [tool("bash", "command")])
-        calls = [each.name for each in told if isinstance(each, CallStarted)]
+        emitted = outputs(pieces, "auto", [tool("bash", "command")])
+        calls = [each.name for each in emitted if isinstance(each, CallStarted)]
         assert calls == (["bash"] if result == "call" else []), pieces
         if result == "text":
-            assert "".join(each.text for each in told if isinstance(each, TextOutput)) == answer
+            assert "".join(each.text for each in emitted if isinstance(each, TextOutput)) == answer
 
 
 def test_the_example_runs() -> None:

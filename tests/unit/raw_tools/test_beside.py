@@ -9,7 +9,7 @@ from msgspec import structs
 
 from dragoman.filters.raw_tools import DeclaredTools, Engine, RawTools
 from dragoman.filters.raw_tools.outputs import Remark
-from dragoman.filters.raw_tools.readers import HELD_LIMIT
+from dragoman.filters.raw_tools.readers import BUFFER_LIMIT
 from dragoman.model.blocks import Text, ToolCall
 from dragoman.model.conversation import Stop, StopReason, ToolChoice
 from dragoman.model.events import (
@@ -95,52 +95,52 @@ def _before_and_after(text: str) -> Iterator[FilteredResponse]:
 
 @pytest.mark.parametrize("marker", MARKERS)
 def test_a_marker_beside_a_native_call_is_removed(marker: str) -> None:
-    for told in _before_and_after(f"Done. {marker}"):
-        assert (told.calls, told.text().rstrip()) == ([NATIVE], "Done.")
-        assert told.rules == {"raw_tools.residue"}
+    for filtered in _before_and_after(f"Done. {marker}"):
+        assert (filtered.calls, filtered.text().rstrip()) == ([NATIVE], "Done.")
+        assert filtered.rules == {"raw_tools.residue"}
 
 
 @pytest.mark.parametrize("marker", MARKERS)
 def test_a_text_that_is_nothing_but_residue_is_no_text(marker: str) -> None:
-    for told in _before_and_after(marker):
-        assert (told.calls, told.text()) == ([NATIVE], "")
-        assert told.rules == {"raw_tools.residue"}
+    for filtered in _before_and_after(marker):
+        assert (filtered.calls, filtered.text()) == ([NATIVE], "")
+        assert filtered.rules == {"raw_tools.residue"}
 
 
 @pytest.mark.parametrize("marker", [SB, CB, "<｜tool▁calls▁begin｜>", "<|open|>tools<|sep|>"])
 def test_half_a_marker_before_a_native_call_is_removed(marker: str) -> None:
     for size in range(4, len(marker)):
         for cut in all_cuts(f"Done.{marker[:size]}"):
-            told = run_filter(_around(cut))
-            assert (told.calls, told.text()) == ([NATIVE], "Done."), cut
-            assert told.rules == {"raw_tools.residue"}
+            filtered = run_filter(_around(cut))
+            assert (filtered.calls, filtered.text()) == ([NATIVE], "Done."), cut
+            assert filtered.rules == {"raw_tools.residue"}
 
 
 @pytest.mark.parametrize("text", ["a <", "a <|", "if a <|b", "a < b", "[", "`<|tool_calls`"])
 def test_what_is_too_short_to_be_half_a_marker_stays(text: str) -> None:
-    for told in _before_and_after(text):
-        assert (told.calls, told.text(), told.rules) == ([NATIVE], text, frozenset())
+    for filtered in _before_and_after(text):
+        assert (filtered.calls, filtered.text(), filtered.rules) == ([NATIVE], text, frozenset())
 
 
 @pytest.mark.parametrize("marker", MARKERS)
 def test_without_a_native_call_the_same_marker_is_text(marker: str) -> None:
     for cut in all_cuts(f"Done. {marker}"):
-        told = run_filter(stream([(TEXT, piece) for piece in cut]))
-        assert (told.text(), told.rules) == (f"Done. {marker}", frozenset())
+        filtered = run_filter(stream([(TEXT, piece) for piece in cut]))
+        assert (filtered.text(), filtered.rules) == (f"Done. {marker}", frozenset())
 
 
 @pytest.mark.parametrize("marker", MARKERS)
 def test_a_quoted_marker_beside_a_native_call_stays(marker: str) -> None:
     for text in (f"```\n{marker}\n```\n", f"The marker `{marker}` it is."):
-        for told in _before_and_after(text):
-            assert (told.calls, told.text(), told.rules) == ([NATIVE], text, frozenset())
+        for filtered in _before_and_after(text):
+            assert (filtered.calls, filtered.text(), filtered.rules) == ([NATIVE], text, frozenset())
 
 
 def test_tags_beside_a_native_call_are_text() -> None:
     for text in (TAG, "Use <tool_call> and </tool_call>.", "<function_calls>"):
         for cut in all_cuts(text):
-            told = run_filter(_around([], cut))
-            assert (told.calls, told.text(), told.rules) == ([NATIVE], text, frozenset())
+            filtered = run_filter(_around([], cut))
+            assert (filtered.calls, filtered.text(), filtered.rules) == ([NATIVE], text, frozenset())
 
 
 def test_a_whole_section_beside_a_native_call_is_a_call() -> None:
@@ -156,8 +156,8 @@ def test_residue_in_the_frame_of_the_native_call() -> None:
         (ArgumentsDelta(1, "{}"), BlockEnded(1)),
         (Stopped(Stop(StopReason.TOOL)), FINISHED),
     ]  # fmt: skip
-    told = run_filter(frames)
-    assert (told.calls, told.text(), told.rules) == ([NATIVE], "Done.", frozenset({"raw_tools.residue"}))
+    filtered = run_filter(frames)
+    assert (filtered.calls, filtered.text(), filtered.rules) == ([NATIVE], "Done.", frozenset({"raw_tools.residue"}))
 
 
 def test_residue_of_another_choice_is_text() -> None:
@@ -168,8 +168,8 @@ def test_residue_of_another_choice_is_text() -> None:
         (BlockEnded(0),),
         (Stopped(Stop(StopReason.END), 0), Stopped(Stop(StopReason.TOOL), 1), FINISHED),
     ]
-    told = run_filter(frames)
-    assert (told.text(), told.rules) == (f"Done.{SB}", frozenset())
+    filtered = run_filter(frames)
+    assert (filtered.text(), filtered.rules) == (f"Done.{SB}", frozenset())
 
 
 # --- tool_choice: none
@@ -178,44 +178,48 @@ def test_residue_of_another_choice_is_text() -> None:
 @pytest.mark.parametrize("table", RENDER)
 def test_with_tool_choice_none_no_call_of_any_format_comes_out(table: str) -> None:
     """Neither the call nor its markers; the text around it stays."""
-    asked = structs.replace(conversation(), tool_choice=ToolChoice("none"))
+    request = structs.replace(conversation(), tool_choice=ToolChoice("none"))
     choices = [table] if table in BY_NAME_ONLY else ["auto", table]
     for choice in choices:
         for cut in all_cuts(example(table)):
-            told = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools(choice), asked)
-            assert (told.calls, told.text().strip(), told.why) == ([], "", StopReason.END), (choice, cut)
-            assert told.rules == {"raw_tools.suppressed"}, (choice, cut)
+            filtered = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools(choice), request)
+            assert (filtered.calls, filtered.text().strip(), filtered.why) == ([], "", StopReason.END), (choice, cut)
+            assert filtered.rules == {"raw_tools.suppressed"}, (choice, cut)
 
 
 def test_with_tool_choice_none_a_call_that_has_to_wait_is_read_too() -> None:
     """Without its section, or in a quotation that nothing closes, a call is held until it is whole."""
-    asked = structs.replace(conversation(), tool_choice=ToolChoice("none"))
+    request = structs.replace(conversation(), tool_choice=ToolChoice("none"))
     for before, text in (("I look.\n", call("functions.bash:0", LS)), ("```\n", ONE), ("> ", ONE)):
         for cut in all_cuts(before + text):
-            told = run_filter(stream([(TEXT, piece) for piece in cut]), None, asked)
-            assert (told.calls, told.text(), told.rules) == ([], before, frozenset({"raw_tools.suppressed"})), cut
+            filtered = run_filter(stream([(TEXT, piece) for piece in cut]), None, request)
+            assert (filtered.calls, filtered.text(), filtered.rules) == (
+                [],
+                before,
+                frozenset({"raw_tools.suppressed"}),
+            ), cut
     for text in (call("functions.bash:0", "{}"), "```\n" + section(call("functions.bash:0", "{}"))):
         for cut in all_cuts(text):
-            told = run_filter(stream([(TEXT, piece) for piece in cut]), None, asked)
-            assert (told.text(), told.rules) == (text, frozenset()), cut
+            filtered = run_filter(stream([(TEXT, piece) for piece in cut]), None, request)
+            assert (filtered.text(), filtered.rules) == (text, frozenset()), cut
 
 
 def test_with_tool_choice_none_long_arguments_are_not_kept() -> None:
     engine = Engine("auto", DeclaredTools(TOOLS), muted=True)
     engine.feed(f'{SB}{CB}functions.bash:0{AB}{{"command":"')
     for _ in range(100):
-        assert engine.feed("x" * HELD_LIMIT) == []
+        assert engine.feed("x" * BUFFER_LIMIT) == []
     assert engine.peak < 100
     assert [type(each) for each in engine.feed(f'"}}{CE}{SE}')] == [Remark]
 
 
 @pytest.mark.parametrize("text", [ONE, TAG], ids=["special", "tag"])
 def test_with_tool_choice_none_the_text_around_a_call_stays(text: str) -> None:
-    asked = structs.replace(conversation(), tool_choice=ToolChoice("none"))
+    request = structs.replace(conversation(), tool_choice=ToolChoice("none"))
     for cut in all_cuts(f"a\n{text} b"):
-        told = run_filter(stream([(TEXT, piece) for piece in cut]), None, asked)
-        assert (told.calls, told.text(), told.why) == ([], "a\n b", StopReason.END)
-        assert told.rules == {"raw_tools.suppressed"}
+        filtered = run_filter(stream([(TEXT, piece) for piece in cut]), None, request)
+        assert (filtered.calls, filtered.text(), filtered.why) == ([], "a\n b", StopReason.END)
+        assert filtered.rules == {"raw_tools.suppressed"}
 
 
 # --- thinking tags and raw tools together
@@ -243,12 +247,12 @@ def test_thinking_in_tags_beside_calls(choice: str, text: str, reasoning: str, c
     if choice == "kimi" and (TAG in text or "`" in text):
         pytest.skip("a named table reads its own format alone, in quotations too")
     for cut in all_cuts(text):
-        told = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools(choice, think_tags=True))
-        found = [structs.replace(each, id="", arguments=each.arguments.replace(" ", "")) for each in told.calls]
+        filtered = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools(choice, think_tags=True))
+        found = [structs.replace(each, id="", arguments=each.arguments.replace(" ", "")) for each in filtered.calls]
         assert found == [structs.replace(each, id="") for each in calls], cut
-        assert (told.text(REASONING), told.text()) == (reasoning, rest), cut
-        assert ("think.tags" in told.rules) is text.startswith("<think>"), cut
-        assert told.why is (StopReason.TOOL if calls else StopReason.END)
+        assert (filtered.text(REASONING), filtered.text()) == (reasoning, rest), cut
+        assert ("think.tags" in filtered.rules) is text.startswith("<think>"), cut
+        assert filtered.why is (StopReason.TOOL if calls else StopReason.END)
 
 
 @pytest.mark.parametrize("space", ["", "\n", "\n\n"])
@@ -256,38 +260,41 @@ def test_reasoning_that_closes_late_closes_before_the_call(space: str) -> None:
     """Without an opening tag: a template wrote it. The end of thinking goes, whatever carries it."""
     for channel in (TEXT, REASONING):
         for pieces in channel_cuts([(channel, f"plan</think>{space}{ONE}")]):
-            told = run_filter(stream(pieces), RawTools())
-            assert (told.calls, told.text(channel)) == ([BASH], "plan"), pieces
+            filtered = run_filter(stream(pieces), RawTools())
+            assert (filtered.calls, filtered.text(channel)) == ([BASH], "plan"), pieces
 
 
 def test_reasoning_that_closes_late_in_another_carrier() -> None:
-    said: list[ChannelText] = [(REASONING, f"plan{SB}{call('functions.bash:0', LS)}"), (TEXT, f"{SE}</think>\n\nDone.")]
-    for pieces in channel_cuts(said):
-        told = run_filter(stream(pieces), RawTools())
-        assert (told.calls, told.text(REASONING), told.text().strip()) == ([BASH], "plan", "Done."), pieces
+    texts: list[ChannelText] = [
+        (REASONING, f"plan{SB}{call('functions.bash:0', LS)}"),
+        (TEXT, f"{SE}</think>\n\nDone."),
+    ]
+    for pieces in channel_cuts(texts):
+        filtered = run_filter(stream(pieces), RawTools())
+        assert (filtered.calls, filtered.text(REASONING), filtered.text().strip()) == ([BASH], "plan", "Done."), pieces
 
 
 def test_an_end_of_thinking_without_a_call_is_text() -> None:
     for cut in all_cuts("The tag </think> ends it."):
-        told = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools())
-        assert (told.text(), told.rules) == ("The tag </think> ends it.", frozenset())
+        filtered = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools())
+        assert (filtered.text(), filtered.rules) == ("The tag </think> ends it.", frozenset())
 
 
 def test_each_text_block_may_begin_with_thinking() -> None:
     frames: list[Event] = [Started("r", "m")]
     for key, text in enumerate(("<think>one</think>a", "<think>two</think>b")):
         frames += [BlockStarted(key, Text("")), *(TextDelta(key, char) for char in text), BlockEnded(key)]
-    told = run_filter(
+    filtered = run_filter(
         [(event,) for event in (*frames, Stopped(Stop(StopReason.END)), FINISHED)], RawTools(think_tags=True)
     )
-    assert told.said == ((REASONING, "one"), (TEXT, "a"), (REASONING, "two"), (TEXT, "b"))
-    assert told.rules == {"think.tags"}
+    assert filtered.content == ((REASONING, "one"), (TEXT, "a"), (REASONING, "two"), (TEXT, "b"))
+    assert filtered.rules == {"think.tags"}
 
 
 def test_off_with_thinking_tags_reads_no_calls() -> None:
     for cut in all_cuts(f"<think>plan</think>{ONE}"):
-        told = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools("off", think_tags=True))
-        assert told.said == ((REASONING, "plan"), (TEXT, ONE))
+        filtered = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools("off", think_tags=True))
+        assert filtered.content == ((REASONING, "plan"), (TEXT, ONE))
 
 
 # --- channels and wrappers
@@ -312,26 +319,26 @@ def test_channels_say_what_is_reasoning_and_what_is_text(
     choice: str, text: str, reasoning: str, shown: str, calls: int
 ) -> None:
     for cut in all_cuts(text):
-        told = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools(choice))
-        assert (told.text(REASONING), told.text()) == (reasoning, shown), cut
-        assert [each.name for each in told.calls] == ["bash"] * calls, cut
-        assert "raw_tools.wrapper" in told.rules, cut
+        filtered = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools(choice))
+        assert (filtered.text(REASONING), filtered.text()) == (reasoning, shown), cut
+        assert [each.name for each in filtered.calls] == ["bash"] * calls, cut
+        assert "raw_tools.wrapper" in filtered.rules, cut
 
 
 @pytest.mark.parametrize("choice", ["auto", "kimi_k3"])
 def test_l29_wrappers_of_kimi_k3_are_removed(choice: str) -> None:
     response = "<|open|>response<|sep|>Hi.<|close|>response<|sep|>"
     for cut in all_cuts(response):
-        told = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools(choice))
-        assert (told.text(), told.text(REASONING)) == ("Hi.", ""), cut
-        assert told.rules == {"raw_tools.wrapper"}, cut
+        filtered = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools(choice))
+        assert (filtered.text(), filtered.text(REASONING)) == ("Hi.", ""), cut
+        assert filtered.rules == {"raw_tools.wrapper"}, cut
 
 
 @pytest.mark.parametrize("text", ["The marker <|open|>response<|sep|> opens it.", "`<|channel|>final<|message|>`"])
 def test_a_wrapper_in_the_middle_of_a_text_is_text(text: str) -> None:
     for cut in all_cuts(text):
-        told = run_filter(stream([(TEXT, piece) for piece in cut]))
-        assert (told.text(), told.rules) == (text, frozenset()), cut
+        filtered = run_filter(stream([(TEXT, piece) for piece in cut]))
+        assert (filtered.text(), filtered.rules) == (text, frozenset()), cut
 
 
 # --- what a cut may bring
@@ -341,6 +348,6 @@ def test_a_wrapper_in_the_middle_of_a_text_is_text(text: str) -> None:
 def test_an_empty_delta_does_not_open_the_text_before_what_comes_first(text: str) -> None:
     """Many services begin with an empty text. Blocks come in the order in which they are written."""
     whole = run_filter(stream([(TEXT, text)]), RawTools(think_tags=True))
-    told = run_filter(stream([(TEXT, ""), (TEXT, ""), (TEXT, text)]), RawTools(think_tags=True))
-    assert told == whole
-    assert (TEXT, "") not in told.said
+    filtered = run_filter(stream([(TEXT, ""), (TEXT, ""), (TEXT, text)]), RawTools(think_tags=True))
+    assert filtered == whole
+    assert (TEXT, "") not in filtered.content

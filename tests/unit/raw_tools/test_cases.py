@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.filters.raw_tools import TABLES, RawTools
 from dragoman.filters.raw_tools.outputs import CallEnded, CallStarted, Channel, Remark, TextOutput
-from dragoman.filters.raw_tools.readers import HELD_LIMIT
+from dragoman.filters.raw_tools.readers import BUFFER_LIMIT
 from dragoman.model.conversation import StopReason
 from dragoman.model.filter import Facts, Notes
 from dragoman.raw_tools import EventToolCall, ToolCallParser, ToolCallTransformer
@@ -42,13 +42,13 @@ from tests.unit.raw_tools.test_components import ClientStream, chunk, transforme
 @pytest.mark.parametrize(("choice", "interleaves"), [("auto", True), ("auto", False), ("kimi", True)])
 def test_a_tricky_case_is_told_right_under_every_cut(case: Case, choice: str, interleaves: bool) -> None:
     filter_ = RawTools(choice, interleaves=interleaves)
-    asked = conversation(case.tools)
-    for pieces in channel_cuts(case.said):
-        told = run_filter(stream(pieces, case.finish), filter_, asked)
-        assert told.calls == list(case.calls), pieces
-        assert told.text() == _text_of(case, choice), pieces
-        assert told.text(REASONING) == case.reasoning, pieces
-        assert told.why is case.why, pieces
+    request = conversation(case.tools)
+    for pieces in channel_cuts(case.content):
+        filtered = run_filter(stream(pieces, case.finish), filter_, request)
+        assert filtered.calls == list(case.calls), pieces
+        assert filtered.text() == _text_of(case, choice), pieces
+        assert filtered.text(REASONING) == case.reasoning, pieces
+        assert filtered.why is case.why, pieces
 
 
 def _text_of(case: Case, choice: str) -> str:
@@ -64,34 +64,34 @@ NO_TOOLS = [
 @pytest.mark.parametrize(("text", "expected"), NO_TOOLS)
 def test_without_declared_tools_only_a_named_table_parses(text: str, expected: Call) -> None:
     """The name comes without `functions.`; where the request declares no tools `auto` parses nothing."""
-    asked = conversation(())
+    request = conversation(())
     for pieces in channel_cuts([(TEXT, text)]):
-        told = run_filter(stream(pieces), RawTools("kimi"), asked)
-        assert (told.calls, told.text(), told.why) == ([expected], "", StopReason.TOOL)
-    assert RawTools("auto").forward(asked, Notes(), Facts()) == (asked, None)
+        filtered = run_filter(stream(pieces), RawTools("kimi"), request)
+        assert (filtered.calls, filtered.text(), filtered.why) == ([expected], "", StopReason.TOOL)
+    assert RawTools("auto").forward(request, Notes(), Facts()) == (request, None)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
 def test_a_tricky_case_is_noted_the_same_under_every_cut(case: Case) -> None:
     rules = {
         run_filter(stream(pieces, case.finish), None, conversation(case.tools)).rules
-        for pieces in channel_cuts(case.said)
+        for pieces in channel_cuts(case.content)
     }
     assert len(rules) == 1
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
 def test_buffered_tells_the_same_but_for_calls_that_were_cut_off(case: Case) -> None:
-    for pieces in channel_cuts(case.said):
-        told = run_filter(stream(pieces, case.finish), RawTools(mode="buffered"), conversation(case.tools))
-        assert told.calls == [call for call in case.calls if call.complete or case.finish is not StopReason.LENGTH]
-        assert (told.text(), told.text(REASONING)) == (_text_of(case, "auto"), case.reasoning)
+    for pieces in channel_cuts(case.content):
+        filtered = run_filter(stream(pieces, case.finish), RawTools(mode="buffered"), conversation(case.tools))
+        assert filtered.calls == [call for call in case.calls if call.complete or case.finish is not StopReason.LENGTH]
+        assert (filtered.text(), filtered.text(REASONING)) == (_text_of(case, "auto"), case.reasoning)
 
 
 def test_calls_stand_where_they_were_written() -> None:
     text = f"a {section(call('functions.bash:0', '{}'))} b"
-    told = run_filter(stream([(TEXT, text)]), RawTools(interleaves=False))
-    assert told.said == ((TEXT, "a "), Call("functions.bash:0", "bash", "{}"), (TEXT, " b"))
+    filtered = run_filter(stream([(TEXT, text)]), RawTools(interleaves=False))
+    assert filtered.content == ((TEXT, "a "), Call("functions.bash:0", "bash", "{}"), (TEXT, " b"))
 
 
 @pytest.mark.parametrize("size", [60_000, 8_000_000])
@@ -115,20 +115,20 @@ def test_long_arguments_come_whole_and_nothing_of_them_is_kept(size: int) -> Non
 def test_thinking_that_holds_a_section_and_is_closed_after_it(choice: str) -> None:  # case 36
     text = f"<think>plan{section(call('functions.bash:0', '{}'))}</think>done"
     for pieces in channel_cuts([(TEXT, text)]):
-        told = run_filter(stream(pieces), RawTools(choice, think_tags=True))
-        assert (told.text(REASONING), told.calls, told.text()) == (
+        filtered = run_filter(stream(pieces), RawTools(choice, think_tags=True))
+        assert (filtered.text(REASONING), filtered.calls, filtered.text()) == (
             "plan",
             [Call("functions.bash:0", "bash", "{}")],
             "done",
         )
-        assert told.why is StopReason.TOOL
+        assert filtered.why is StopReason.TOOL
 
 
 def test_text_stays_in_the_field_it_came_in() -> None:
-    said: list[tuple[Channel, str]] = [(REASONING, "a <|tool"), (TEXT, "b <|tool"), (REASONING, "c"), (TEXT, "d")]
-    for pieces in channel_cuts(said):
-        told: FilteredResponse = run_filter(stream(pieces))
-        assert (told.text(REASONING), told.text()) == ("a <|toolc", "b <|toold")
+    texts: list[tuple[Channel, str]] = [(REASONING, "a <|tool"), (TEXT, "b <|tool"), (REASONING, "c"), (TEXT, "d")]
+    for pieces in channel_cuts(texts):
+        filtered: FilteredResponse = run_filter(stream(pieces))
+        assert (filtered.text(REASONING), filtered.text()) == ("a <|toolc", "b <|toold")
 
 
 # --- Mission document 001: what its text and its algorithm say of sections, parts, states and limits
@@ -137,7 +137,7 @@ ARGUMENTS = '{"description": "Explore core C headers", "n": 1.50, "s": "\\u00e9 
 CALL = f"{CB} functions.task:45 {AB} {ARGUMENTS} {CE}"
 
 
-def heard(*pieces: str, field: str = "reasoning", tools: Any = None, **options: Any) -> ClientStream:
+def client_stream(*pieces: str, field: str = "reasoning", tools: Any = None, **options: Any) -> ClientStream:
     return ClientStream(
         transformed([*(chunk({field: piece}) for piece in pieces), chunk({}, "stop")], tools, **options)
     )
@@ -147,17 +147,17 @@ def written(chunks: Iterable[dict[str, Any]]) -> list[bytes]:
     """What goes out for each chunk."""
     output = io.BytesIO()
     transformer = ToolCallTransformer(output)
-    told = []
+    rows = []
     for each in chunks:
         transformer.transform(chunk(each))
-        told.append(output.getvalue())
+        rows.append(output.getvalue())
         output.seek(0)
         output.truncate()
-    return told
+    return rows
 
 
 def test_a_whole_section_in_one_chunk() -> None:
-    assert heard(f"{SB} {CALL} {SE}").calls == [
+    assert client_stream(f"{SB} {CALL} {SE}").calls == [
         {"id": "functions.task:45", "name": "functions.task", "arguments": ARGUMENTS}
     ]
 
@@ -171,27 +171,27 @@ def test_text_before_and_after_the_section_goes_out_at_once() -> None:
 
 
 def test_text_in_the_chunk_of_a_marker_stays_text() -> None:
-    found = heard(f"I look.{SB}", CALL, f"{SE} Done.")
+    found = client_stream(f"I look.{SB}", CALL, f"{SE} Done.")
     assert (found.texts["reasoning"], len(found.calls)) == ("I look. Done.", 1)
 
 
 @pytest.mark.parametrize("part", [f"{CB}{CE}", f"{CB} \n{CE}", CE])
 def test_a_part_without_an_argument_marker_and_without_a_name_is_no_call(part: str) -> None:
-    assert [call["id"] for call in heard(SB, part, CALL, SE).calls] == ["functions.task:45"]
+    assert [call["id"] for call in client_stream(SB, part, CALL, SE).calls] == ["functions.task:45"]
 
 
 def test_a_named_part_without_an_argument_marker_is_a_call_without_arguments() -> None:
     """001 leaves it out; the model did name a tool, and tools without parameters are called so."""
-    [call] = heard(SB, f"{CB}functions.task:45{CE}", SE).calls
+    [call] = client_stream(SB, f"{CB}functions.task:45{CE}", SE).calls
     assert call == {"id": "functions.task:45", "name": "functions.task", "arguments": "{}"}
 
 
 def test_empty_parts_are_passed_over() -> None:
-    assert len(heard(f"{SB} \n {CALL} \n {CALL.replace('45', '46')} \n {SE}").calls) == 2
+    assert len(client_stream(f"{SB} \n {CALL} \n {CALL.replace('45', '46')} \n {SE}").calls) == 2
 
 
 def test_the_name_stands_before_the_last_colon() -> None:
-    [call] = heard(f"{SB}{CB}functions.ns:task:7{AB}{{}}{CE}{SE}").calls
+    [call] = client_stream(f"{SB}{CB}functions.ns:task:7{AB}{{}}{CE}{SE}").calls
     assert (call["name"], call["id"]) == ("functions.ns:task", "functions.ns:task:7")
 
 
@@ -200,32 +200,32 @@ def test_a_header_without_a_colon_is_a_name_and_its_id_is_made() -> None:
 
     See docs/decisions/content.md#d5.
     """
-    [call] = heard(f"{SB}{CB}task{AB}{{}}{CE}{SE}").calls
+    [call] = client_stream(f"{SB}{CB}task{AB}{{}}{CE}{SE}").calls
     assert (call["name"], bool(call["id"])) == ("task", True)
 
 
 @pytest.mark.parametrize("arguments", ["{}", ARGUMENTS, '{"a": [1, {"b": null}]}', '{"a":1e400}'])
 def test_arguments_are_all_that_stands_after_the_marker(arguments: str) -> None:
-    [call] = heard(SB, f"{CB}functions.task:0{AB}", *arguments, CE, SE).calls
+    [call] = client_stream(SB, f"{CB}functions.task:0{AB}", *arguments, CE, SE).calls
     assert call["arguments"] == arguments
 
 
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content", "content"])
 def test_calls_are_read_from_each_text_of_a_delta(field: str) -> None:
-    assert len(heard(SB, CALL, SE, field=field).calls) == 1
+    assert len(client_stream(SB, CALL, SE, field=field).calls) == 1
 
 
 def test_after_the_section_a_second_one_is_read() -> None:
-    found = heard(SB, CALL, SE, " and ", SB, CALL.replace("45", "46"), SE)
+    found = client_stream(SB, CALL, SE, " and ", SB, CALL.replace("45", "46"), SE)
     assert [call["id"] for call in found.calls] == ["functions.task:45", "functions.task:46"]
     assert found.texts["reasoning"].strip() == "and"
 
 
 def test_over_a_megabyte_what_is_held_goes_out_and_the_next_section_is_read() -> None:
-    long = f'{CB}functions.task:0{AB}{{"a": "{"x" * HELD_LIMIT}"}}{CE}'
-    found = heard(SB, long, SE, SB, CALL, SE, mode="buffered")
+    long = f'{CB}functions.task:0{AB}{{"a": "{"x" * BUFFER_LIMIT}"}}{CE}'
+    found = client_stream(SB, long, SE, SB, CALL, SE, mode="buffered")
     assert [call["id"] for call in found.calls] == ["functions.task:45"]
-    assert "x" * HELD_LIMIT in found.texts["reasoning"]
+    assert "x" * BUFFER_LIMIT in found.texts["reasoning"]
 
 
 def test_a_parser_gives_each_call_the_metadata_of_its_chunk() -> None:
@@ -255,17 +255,17 @@ def example(table: str, name: str = "bash", key: str = "command") -> str:
 
 def is_call(document: str, shown: str, name: str = "bash") -> None:
     for cut in all_cuts(document):
-        told = outputs(cut)
-        assert [each.name for each in told if isinstance(each, CallStarted)] == [name], cut
-        assert [each.complete for each in told if isinstance(each, CallEnded)] == [True], cut
-        assert "".join(each.text for each in told if isinstance(each, TextOutput)) == shown, cut
+        emitted = outputs(cut)
+        assert [each.name for each in emitted if isinstance(each, CallStarted)] == [name], cut
+        assert [each.complete for each in emitted if isinstance(each, CallEnded)] == [True], cut
+        assert "".join(each.text for each in emitted if isinstance(each, TextOutput)) == shown, cut
 
 
 def is_text(document: str) -> None:
     for cut in all_cuts(document):
-        told = outputs(cut)
-        assert not any(isinstance(each, CallStarted) for each in told), cut
-        assert "".join(each.text for each in told if isinstance(each, TextOutput)) == document, cut
+        emitted = outputs(cut)
+        assert not any(isinstance(each, CallStarted) for each in emitted), cut
+        assert "".join(each.text for each in emitted if isinstance(each, TextOutput)) == document, cut
 
 
 @every_special
@@ -313,8 +313,8 @@ def is_text(document: str) -> None:
 def test_l24_a_special_token_section_counts_whatever_stands_before_it(table: str, before: str) -> None:
     shown = before.removesuffix("</think>")
     if before == "</think>":
-        told = outputs([before + example(table)])
-        assert sum(isinstance(each, CallStarted) for each in told) == 1
+        emitted = outputs([before + example(table)])
+        assert sum(isinstance(each, CallStarted) for each in emitted) == 1
         return
     is_call(before + example(table), shown)
 
@@ -329,8 +329,8 @@ def test_in_an_open_code_block_it_counts_only_for_a_declared_tool_with_its_argum
 @every_special
 def test_a_special_token_section_of_an_undeclared_tool_is_a_call_with_a_note(table: str) -> None:
     is_call("I look.\n" + example(table, "unheard_of"), "I look.\n", "unheard_of")
-    told = outputs(["I look.\n" + example(table, "unheard_of")])
-    assert any(isinstance(each, Remark) for each in told)
+    emitted = outputs(["I look.\n" + example(table, "unheard_of")])
+    assert any(isinstance(each, Remark) for each in emitted)
 
 
 @every_tag
@@ -381,21 +381,21 @@ def test_residue_of_a_marker_beside_a_native_call_is_removed(table: str) -> None
     for marker in (*shipped.section_end, *shipped.call_end, *shipped.section_begin):
         document = f"Done. {marker}"
         for cut in all_cuts(document):
-            told = outputs(cut, native="call_1")
-            assert "".join(each.text for each in told if isinstance(each, TextOutput)).rstrip() == "Done.", cut
-            assert [each.rule for each in told if isinstance(each, Remark)] == ["residue"], cut
+            emitted = outputs(cut, native="call_1")
+            assert "".join(each.text for each in emitted if isinstance(each, TextOutput)).rstrip() == "Done.", cut
+            assert [each.rule for each in emitted if isinstance(each, Remark)] == ["residue"], cut
         fenced = f"```\n{marker}\n```\n"
         assert outputs([fenced], native="call_1") == [TextOutput(fenced, TEXT)]
 
 
 @pytest.mark.parametrize("table", RENDER)
 def test_a_named_table_reads_a_request_without_tools(table: str) -> None:
-    told = run_filter(stream([(TEXT, example(table))]), RawTools(table), conversation(tools=()))
-    assert [each.name for each in told.calls] == ["bash"]
+    filtered = run_filter(stream([(TEXT, example(table))]), RawTools(table), conversation(tools=()))
+    assert [each.name for each in filtered.calls] == ["bash"]
 
 
 @pytest.mark.parametrize("table", RENDER)
 def test_a_named_table_reads_quotations_too(table: str) -> None:
     for before, after in [("", "")] if table in AT_START else [("- `", ""), ("```\n", "\n```")]:
-        told = outputs([before + example(table) + after], table, TOOLS)
-        assert [each.name for each in told if isinstance(each, CallStarted)] == ["bash"]
+        emitted = outputs([before + example(table) + after], table, TOOLS)
+        assert [each.name for each in emitted if isinstance(each, CallStarted)] == ["bash"]

@@ -94,13 +94,13 @@ class ClientStream:
         self.finish: list[str] = []
         self.roles: list[str] = []
         for each in chunks:
-            for told in each["choices"] if isinstance(each, dict) else ():
-                if told["index"] == choice:
-                    self._hear(told)
+            for each_choice in each["choices"] if isinstance(each, dict) else ():
+                if each_choice["index"] == choice:
+                    self._add(each_choice)
 
-    def _hear(self, told: dict[str, Any]) -> None:
-        assert "tool_calls" not in told["delta"] or told["delta"]["tool_calls"], "never an empty list"
-        for field, value in told["delta"].items():
+    def _add(self, choice: dict[str, Any]) -> None:
+        assert "tool_calls" not in choice["delta"] or choice["delta"]["tool_calls"], "never an empty list"
+        for field, value in choice["delta"].items():
             if field == "tool_calls":
                 for part in value:
                     self._call(part)
@@ -108,8 +108,8 @@ class ClientStream:
                 self.roles.append(value)
             elif isinstance(value, str):
                 self.texts[field] = self.texts.get(field, "") + value
-        if told.get("finish_reason"):
-            self.finish.append(told["finish_reason"])
+        if choice.get("finish_reason"):
+            self.finish.append(choice["finish_reason"])
 
     def _call(self, part: dict[str, Any]) -> None:
         if "id" in part:
@@ -119,15 +119,15 @@ class ClientStream:
         self.calls[part["index"]]["arguments"] += part["function"]["arguments"]
 
 
-def told_calls(calls: Iterable[Call]) -> list[dict[str, str]]:
+def wire_calls(calls: Iterable[Call]) -> list[dict[str, str]]:
     return [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
 
 
-def as_chunks(said: Iterable[ChannelText], finish: str | None = "stop") -> list[str]:
+def as_chunks(pieces: Iterable[ChannelText], finish: str | None = "stop") -> list[str]:
     names = {TEXT: "content", REASONING: "reasoning_content"}
     return [
         chunk({"role": "assistant", "content": ""}),
-        *(chunk({names[channel]: text}) for channel, text in said),
+        *(chunk({names[channel]: text}) for channel, text in pieces),
         *([chunk({}, finish)] if finish else []),
         DONE,
     ]
@@ -136,25 +136,25 @@ def as_chunks(said: Iterable[ChannelText], finish: str | None = "stop") -> list[
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
 def test_a_tricky_case_is_told_right_in_chunks(case: Case) -> None:
     tools = list(case.tools)
-    for pieces in list(channel_cuts(case.said))[::7]:
-        heard = ClientStream(transformed(as_chunks(pieces, FINISH[case.finish]), tools))
-        assert heard.calls == told_calls(case.calls)
-        assert heard.texts.get("content", "") == (case.text if case.auto_text is None else case.auto_text)
-        assert heard.texts.get("reasoning_content", "") == case.reasoning
-        assert heard.finish == [FINISH[case.why]]
-        assert heard.roles == ["assistant"]
+    for pieces in list(channel_cuts(case.content))[::7]:
+        received = ClientStream(transformed(as_chunks(pieces, FINISH[case.finish]), tools))
+        assert received.calls == wire_calls(case.calls)
+        assert received.texts.get("content", "") == (case.text if case.auto_text is None else case.auto_text)
+        assert received.texts.get("reasoning_content", "") == case.reasoning
+        assert received.finish == [FINISH[case.why]]
+        assert received.roles == ["assistant"]
 
 
 @pytest.mark.parametrize(("tools", "name"), [(TOOLS, "task"), (None, "functions.task")])
 def test_the_log_of_appendix_a_gives_two_calls(tools: Any, name: str) -> None:
     out = transformed([*(chunk({"reasoning": piece}) for piece in LOG), chunk({}, "stop"), DONE], tools)
-    heard = ClientStream(out)
-    assert heard.calls == [
+    received = ClientStream(out)
+    assert received.calls == [
         {"id": f"functions.task:{number}", "name": name, "arguments": arguments}
         for number, arguments in zip((45, 46), LOG_ARGUMENTS, strict=True)
     ]
-    assert heard.finish == ["tool_calls"]
-    assert not heard.texts.get("reasoning", "").strip()
+    assert received.finish == ["tool_calls"]
+    assert not received.texts.get("reasoning", "").strip()
 
 
 def test_the_fixture_of_document_001() -> None:
@@ -217,8 +217,8 @@ def test_the_last_frame_may_carry_text_and_the_finish() -> None:  # case 37
     out = transformed(
         [chunk({"content": ONE[:-30]}), chunk({"content": ONE[-30:] + " bye"}, "stop", usage={"total_tokens": 9}), DONE]
     )
-    heard = ClientStream(out)
-    assert (heard.calls, heard.texts, heard.finish) == (
+    received = ClientStream(out)
+    assert (received.calls, received.texts, received.finish) == (
         [{"id": "functions.bash:0", "name": "bash", "arguments": LS}],
         {"content": " bye"},
         ["tool_calls"],
@@ -234,8 +234,8 @@ def test_the_finish_frame_keeps_what_else_the_choice_says() -> None:
 
 
 def test_a_role_in_a_frame_of_markers_is_not_lost() -> None:
-    heard = ClientStream(transformed([chunk({"role": "assistant", "content": ONE}), chunk({}, "stop")]))
-    assert (heard.roles, len(heard.calls)) == (["assistant"], 1)
+    received = ClientStream(transformed([chunk({"role": "assistant", "content": ONE}), chunk({}, "stop")]))
+    assert (received.roles, len(received.calls)) == (["assistant"], 1)
 
 
 @pytest.mark.parametrize("fields", [("reasoning", "reasoning_content"), ("reasoning", "reasoning_details")])
@@ -252,21 +252,21 @@ def test_copies_of_reasoning_are_one_stream_and_all_are_scrubbed(fields: tuple[s
             for piece in pieces
         ]
         out = transformed([*chunks, chunk({}, "stop")])
-        heard = ClientStream(out)
-        assert len(heard.calls) == 1
-        assert heard.texts["reasoning"] == "hm  so"
+        received = ClientStream(out)
+        assert len(received.calls) == 1
+        assert received.texts["reasoning"] == "hm  so"
         copies = [each["choices"][0]["delta"].get(fields[1]) for each in out]
-        spoken = "".join(copy if isinstance(copy, str) else copy[0]["text"] for copy in copies if copy)
-        assert spoken == "hm  so"
+        joined = "".join(copy if isinstance(copy, str) else copy[0]["text"] for copy in copies if copy)
+        assert joined == "hm  so"
 
 
 def test_native_calls_are_kept_and_ours_are_numbered_after_them() -> None:  # case 39
     native = {"index": 0, "id": "n", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
-    heard = ClientStream(
+    received = ClientStream(
         transformed([chunk({"tool_calls": [native]}), chunk({"content": f"{SE}x{ONE}"}), chunk({}, "tool_calls")])
     )
-    assert [each["id"] for each in heard.calls] == ["n", "functions.bash:0"]
-    assert heard.texts == {"content": "x"}
+    assert [each["id"] for each in received.calls] == ["n", "functions.bash:0"]
+    assert received.texts == {"content": "x"}
     later = ClientStream(transformed([chunk({"content": ONE}), chunk({"tool_calls": [native]}), chunk({}, "stop")]))
     assert [each["id"] for each in later.calls] == ["functions.bash:0", "n"]
 

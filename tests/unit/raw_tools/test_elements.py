@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.filters.raw_tools.readers import HELD_LIMIT
+from dragoman.filters.raw_tools.readers import BUFFER_LIMIT
 from dragoman.wire.jsonio import Json
 from tests.unit.raw_tools.reader_harness import read, read_pieces
 from tests.unit.raw_tools.run_reader import ReaderResult
@@ -43,7 +43,7 @@ def marked(text: str) -> str:
 
 
 def arguments(found: ReaderResult) -> object:
-    assert found.over and found.closed and found.valid and not found.failed, found
+    assert found.is_over and found.closed and found.valid and not found.failed, found
     return json.loads(found.text)
 
 
@@ -137,7 +137,7 @@ def test_an_end_tag_within_a_string_is_text() -> None:
 def test_a_call_without_its_end_is_over_where_another_tag_says_so(stop: str) -> None:
     for inner in ("", "<note>a", "<count>1</count>", "<shipping><city>a"):
         found = read("minimax_m3", marked(inner + stop), SCHEMA)
-        assert found.over and found.left == marked(stop)
+        assert found.is_over and found.left == marked(stop)
         json.loads(found.text)
 
 
@@ -148,7 +148,7 @@ def test_a_call_of_nothing_but_words_has_failed(words: str) -> None:
 
 
 def test_what_is_too_long_to_be_held_goes_out_as_a_string() -> None:
-    inner = marked("<city>a</city>") * (HELD_LIMIT // 30)
+    inner = marked("<city>a</city>") * (BUFFER_LIMIT // 30)
     body = marked("<shipping>") + inner + marked("</shipping><count>1</count></invoke>")
     for size in (len(body), 4097):
         found = read_pieces("minimax_m3", [body[at : at + size] for at in range(0, len(body), size)], SCHEMA)
@@ -177,7 +177,7 @@ def test_whatever_comes_is_read_the_same_in_every_cut_and_is_json(tokens: list[s
     whole = read_pieces("minimax_m3", [body], SCHEMA)
     for cut in (list(body), tokens, random_cut(body, rng)):
         other = read_pieces("minimax_m3", cut, SCHEMA)
-        assert (other.failed, other.over) == (whole.failed, whole.over)
+        assert (other.failed, other.is_over) == (whole.failed, whole.is_over)
         assert whole.failed or other == whole
-    if whole.over:
+    if whole.is_over:
         json.loads(whole.text)

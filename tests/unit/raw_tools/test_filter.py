@@ -61,9 +61,9 @@ WITHOUT_REQUEST = Conversation("m", ())  # the translation of an answer alone
 
 
 def back_of(
-    filter_: RawTools | None = None, asked: Conversation | None = None, notes: Notes | None = None
+    filter_: RawTools | None = None, request: Conversation | None = None, notes: Notes | None = None
 ) -> ResponseFilter:
-    _, make = (filter_ or RawTools()).forward(asked or conversation(), Notes(), Facts())
+    _, make = (filter_ or RawTools()).forward(request or conversation(), Notes(), Facts())
     assert make is not None
     return make(notes if notes is not None else Notes(), BlockKeys(1 << 20))  # samples choose keys of their own
 
@@ -73,41 +73,41 @@ def back_of(
 
 def test_an_answer_without_calls_keeps_every_frame_as_the_same_object() -> None:
     back = back_of()
-    said = [
+    frames = [
         (REASONING, "I think, "),
         (REASONING, "so: a < b."),
         (TEXT, "Yes\n"),
         (TEXT, "it is `x` "),
         (TEXT, "and so on "),
     ]
-    for frame in stream(said):
+    for frame in stream(frames):
         assert back.feed(frame) is frame
 
 
 @given(events())
-def test_other_answers_come_back_unchanged(told: tuple[Event, ...]) -> None:
+def test_other_answers_come_back_unchanged(expected: tuple[Event, ...]) -> None:
     may_begin = grammar_of("auto").search_marker
-    texts = [event.text for event in told if isinstance(event, TextDelta | ReasoningDelta)]
+    texts = [event.text for event in expected if isinstance(event, TextDelta | ReasoningDelta)]
     assume(not any(may_begin(text) or text[:1].isspace() or text[:1] in "{[" for text in texts))
     back = back_of(None, WITHOUT_REQUEST)
-    assert [event for each in told for event in back.feed((each,))] == list(told)
-    assert back_of(None, WITHOUT_REQUEST).feed(told) is told
+    assert [event for each in expected for event in back.feed((each,))] == list(expected)
+    assert back_of(None, WITHOUT_REQUEST).feed(expected) is expected
 
 
 @given(events(), st.integers(0, 2**32))
-def test_the_grammar_is_kept_whatever_the_texts_are(told: tuple[Event, ...], seed: int) -> None:
+def test_the_grammar_is_kept_whatever_the_texts_are(expected: tuple[Event, ...], seed: int) -> None:
     rng = random.Random(seed)
     for interleaves in (True, False):
         back = back_of(RawTools(rng.choice(["auto", "kimi"]), interleaves=interleaves))
         checked = assemble.EventOrderCheck()
-        for event in told:
+        for event in expected:
             wild = isinstance(event, TextDelta | ReasoningDelta)
             checked.check(back.feed((structs.replace(event, text=broken(rng)) if wild else event,)))
 
 
 def test_off_is_off() -> None:
-    asked = conversation()
-    assert RawTools("off").forward(asked, Notes(), Facts()) == (asked, None)
+    request = conversation()
+    assert RawTools("off").forward(request, Notes(), Facts()) == (request, None)
 
 
 # --- blocks
@@ -151,7 +151,7 @@ def test_for_a_client_that_takes_one_block_at_a_time_the_text_is_closed_before_t
     for event in out:
         open_blocks += isinstance(event, BlockStarted) - isinstance(event, BlockEnded)
         assert open_blocks <= 1
-    assert [each if isinstance(each, Call) else each[1] for each in collect_response(out).said] == [
+    assert [each if isinstance(each, Call) else each[1] for each in collect_response(out).content] == [
         "a",
         Call("functions.bash:0", "bash", '{"command":1}'),
         " b",
@@ -170,7 +170,7 @@ def test_reasoning_is_closed_before_a_call_so_that_the_call_streams_live() -> No
     out = [event for frame in stream(pieces) for event in back.feed(frame)]
     kinds = [type(event) for event in out if isinstance(event, BlockStarted | BlockEnded)]
     assert kinds == [BlockStarted, BlockEnded] * 3
-    assert collect_response(out).said == (
+    assert collect_response(out).content == (
         (REASONING, "plan"),
         Call("functions.bash:0", "bash", "{}"),
         (REASONING, "more!"),
@@ -204,16 +204,16 @@ def test_only_stop_becomes_tool_calls(why: StopReason) -> None:
 
 
 def test_a_call_that_was_cut_off_is_no_reason_to_call_tools() -> None:
-    told = run_filter(stream([(TEXT, f'{SB}{CB}functions.bash:0{AB}{{"comm')]))
-    assert told.calls == [Call("functions.bash:0", "bash", '{"comm', complete=False)]
-    assert told.why is StopReason.END
-    assert "raw_tools.cut_off" in told.rules
+    filtered = run_filter(stream([(TEXT, f'{SB}{CB}functions.bash:0{AB}{{"comm')]))
+    assert filtered.calls == [Call("functions.bash:0", "bash", '{"comm', complete=False)]
+    assert filtered.why is StopReason.END
+    assert "raw_tools.cut_off" in filtered.rules
 
 
 def test_a_call_whose_json_is_complete_is_complete_without_any_end_marker() -> None:
-    told = run_filter(stream([(TEXT, f"{SB}{CB}functions.bash:0{AB}{LS}")]))
-    assert told.calls == [BASH]
-    assert told.why is StopReason.TOOL
+    filtered = run_filter(stream([(TEXT, f"{SB}{CB}functions.bash:0{AB}{LS}")]))
+    assert filtered.calls == [BASH]
+    assert filtered.why is StopReason.TOOL
 
 
 def test_a_broken_stream_lets_go_of_what_is_held_and_then_fails() -> None:
@@ -271,15 +271,15 @@ def _with_native(text: str) -> list[Events]:
 
 
 def test_a_native_call_is_kept_and_residue_of_markers_goes() -> None:  # case 39
-    told = run_filter(_with_native(f"done{SE}"))
-    assert told.calls == [Call("functions.bash:0", "bash", "{}")]
-    assert told.text() == "done"
-    assert told.rules == {"raw_tools.residue"}
+    filtered = run_filter(_with_native(f"done{SE}"))
+    assert filtered.calls == [Call("functions.bash:0", "bash", "{}")]
+    assert filtered.text() == "done"
+    assert filtered.rules == {"raw_tools.residue"}
 
 
 def test_a_recovered_call_beside_a_native_one_has_an_id_of_its_own() -> None:
-    told = run_filter(_with_native(ONE))
-    assert [call.id for call in told.calls] == ["functions.bash:0", "functions.bash:1"]
+    filtered = run_filter(_with_native(ONE))
+    assert [call.id for call in filtered.calls] == ["functions.bash:0", "functions.bash:1"]
 
 
 def test_tags_do_not_count_if_a_whole_reply_holds_a_native_call_anywhere() -> None:
@@ -289,9 +289,9 @@ def test_tags_do_not_count_if_a_whole_reply_holds_a_native_call_anywhere() -> No
 
 
 def test_trailing_text_can_be_left_out() -> None:
-    told = run_filter(stream([(TEXT, f"a{ONE}b")]), RawTools(trailing_text=False))
-    assert told.text() == "a"
-    assert "raw_tools.trailing_text" in told.rules
+    filtered = run_filter(stream([(TEXT, f"a{ONE}b")]), RawTools(trailing_text=False))
+    assert filtered.text() == "a"
+    assert "raw_tools.trailing_text" in filtered.rules
 
 
 # --- whole replies
@@ -321,11 +321,11 @@ def history(*calls: tuple[str, str]) -> tuple[Message, ...]:
 
 
 def test_an_id_the_conversation_has_is_not_given_again() -> None:  # case 41
-    asked = conversation(messages=history(("functions.read_file:0", "read_file")))
-    answer = run_filter(stream([(TEXT, section(call("functions.read_file:0", '{"path":"b"}')))]), None, asked)
-    (told,) = answer.calls
-    assert told.id == "functions.read_file:1"
-    later = conversation(messages=history(("functions.read_file:0", "read_file"), (told.id, "read_file")))
+    request = conversation(messages=history(("functions.read_file:0", "read_file")))
+    answer = run_filter(stream([(TEXT, section(call("functions.read_file:0", '{"path":"b"}')))]), None, request)
+    (new_call,) = answer.calls
+    assert new_call.id == "functions.read_file:1"
+    later = conversation(messages=history(("functions.read_file:0", "read_file"), (new_call.id, "read_file")))
     sent, _ = RawTools().forward(later, Notes(), Facts())
     assert ids_of(sent) == [
         "functions.read_file:0",
@@ -377,18 +377,18 @@ def test_an_id_used_twice_goes_with_its_own_result() -> None:
     ],
 )
 def test_who_gets_kimis_ids(settings: dict[str, Any], model: str, renames: bool) -> None:
-    asked = conversation(messages=history(("call_x", "bash")), model=model)
-    sent, _ = RawTools(**settings).forward(asked, Notes(), Facts())
+    request = conversation(messages=history(("call_x", "bash")), model=model)
+    sent, _ = RawTools(**settings).forward(request, Notes(), Facts())
     assert (ids_of(sent)[0] == "functions.bash:0") is renames
 
 
 @given(conversations())
-def test_numbering_settles_and_notes_what_it_changes(asked: Conversation) -> None:
+def test_numbering_settles_and_notes_what_it_changes(request: Conversation) -> None:
     notes, again = Notes(), Notes()
-    sent, _ = RawTools("kimi").forward(asked, notes, Facts())
+    sent, _ = RawTools("kimi").forward(request, notes, Facts())
     assert RawTools("kimi").forward(sent, again, Facts())[0] == sent
     assert not len(again)
-    assert bool(len(notes)) or sent == asked
+    assert bool(len(notes)) or sent == request
 
 
 @given(continued_conversations())
@@ -404,8 +404,8 @@ def test_ids_keep_to_the_clients_alphabet() -> None:
     ids = [each.id for each in run_filter(stream([(TEXT, text)]), filter_).calls]
     assert len(set(ids)) == 2
     assert all(id_.replace("_", "").isalnum() for id_ in ids)
-    asked = conversation(messages=history((ids[0], "bash")))
-    (again,) = run_filter(stream([(TEXT, ONE)]), filter_, asked).calls
+    request = conversation(messages=history((ids[0], "bash")))
+    (again,) = run_filter(stream([(TEXT, ONE)]), filter_, request).calls
     assert again.id not in ids[:1]
 
 
@@ -449,10 +449,10 @@ def test_every_change_has_its_note_and_no_note_is_without_a_change(choice: str, 
 
 def test_a_request_without_tools_is_parsed_by_a_named_table_alone() -> None:
     """Where the request is known and declares no tools `auto` parses nothing; `functions.` is removed."""
-    asked = structs.replace(conversation(), tools=())
+    request = structs.replace(conversation(), tools=())
     task = section(call("functions.task:45", "{}"))
-    assert RawTools().forward(asked, Notes(), Facts()) == (asked, None)
-    assert [each.name for each in run_filter(stream([(TEXT, task)]), RawTools("kimi"), asked).calls] == ["task"]
+    assert RawTools().forward(request, Notes(), Facts()) == (request, None)
+    assert [each.name for each in run_filter(stream([(TEXT, task)]), RawTools("kimi"), request).calls] == ["task"]
     assert [each.name for each in run_filter(stream([(TEXT, task)])).calls] == ["task"]
 
 
@@ -462,7 +462,7 @@ def test_an_answer_without_its_request_is_parsed() -> None:
 
 
 def test_thinking_in_tags_is_read_though_a_request_without_tools_is_not_parsed() -> None:
-    asked = structs.replace(conversation(), tools=())
-    told = run_filter(stream([(TEXT, f"<think>plan</think>{ONE}")]), RawTools(think_tags=True), asked)
-    assert told.said == ((REASONING, "plan"), (TEXT, ONE))
-    assert told.rules == {"think.tags"}
+    request = structs.replace(conversation(), tools=())
+    filtered = run_filter(stream([(TEXT, f"<think>plan</think>{ONE}")]), RawTools(think_tags=True), request)
+    assert filtered.content == ((REASONING, "plan"), (TEXT, ONE))
+    assert filtered.rules == {"think.tags"}

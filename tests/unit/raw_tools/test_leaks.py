@@ -48,7 +48,7 @@ class Leak(NamedTuple):
 
     deltas: list[Delta]
     reasoning: str = ""
-    said: str = ""
+    content: str = ""
 
 
 RECOVERED: dict[str, Leak] = {
@@ -63,7 +63,7 @@ RECOVERED: dict[str, Leak] = {
         [*thought("hm " + KIMI[:40]), *text(KIMI[40:])], reasoning="hm "
     ),
     "</think> before the call": Leak([*thought("hm "), *text("</think>" + KIMI)], reasoning="hm "),
-    "text before and after": Leak(text("I look.\n" + KIMI + "\nDone."), said="I look.\n\nDone."),
+    "text before and after": Leak(text("I look.\n" + KIMI + "\nDone."), content="I look.\n\nDone."),
     "oh-my-pi 8495: run-together begin and end": Leak(
         text(
             f'<|open|>toolscall tool="bash" index="1"<|sep|>{ARGUMENT}ls<|close|>argument<|sep|>'
@@ -83,7 +83,7 @@ RECOVERED: dict[str, Leak] = {
         ),
         reasoning="Lint passes",
     ),
-    "opensquilla 985: DSML": Leak(text("I look.\n\n" + dsml("｜")), said="I look.\n\n"),
+    "opensquilla 985: DSML": Leak(text("I look.\n\n" + dsml("｜")), content="I look.\n\n"),
     "sglang 40236: the section of V3.2": Leak(text(dsml("｜", "function_calls"))),
     "sglang 40236: no end of the section": Leak(text(dsml("｜").rpartition("\n")[0])),
     "GenericAgent 804: other bars": Leak(text(dsml("‖"))),
@@ -103,7 +103,7 @@ RECOVERED: dict[str, Leak] = {
     ),
     "ollama 16686: Qwen without <tool_call>": Leak(
         text("I look.\n\n<function=bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"),
-        said="I look.\n\n",
+        content="I look.\n\n",
     ),
     "lmstudio 2045: Qwen calls while it thinks": Leak(
         thought(
@@ -113,7 +113,7 @@ RECOVERED: dict[str, Leak] = {
     ),
     "Rapid-MLX 1071: Mistral": Leak(text('[TOOL_CALLS]bash[ARGS]{"command": "ls"}')),
     "mlx-lm 1448: Mistral with text behind": Leak(
-        text('[TOOL_CALLS]bash[ARGS]{"command": "ls"}\n\nI look.'), said="\n\nI look."
+        text('[TOOL_CALLS]bash[ARGS]{"command": "ls"}\n\nI look.'), content="\n\nI look."
     ),
     "mlx-lm 1374: Mistral's list": Leak(text('[TOOL_CALLS] [{"name": "bash", "arguments": {"command": "ls"}}]')),
     "FreeToken 346: half a marker after the call": Leak(
@@ -122,19 +122,19 @@ RECOVERED: dict[str, Leak] = {
 }
 # The same beside a native call.
 RESIDUE: dict[str, Leak] = {
-    "section begin": Leak([*text(f"I look. {SB}"), native()], said="I look. "),
+    "section begin": Leak([*text(f"I look. {SB}"), native()], content="I look. "),
     "section end behind": Leak([native(), *text(SE)]),
-    "FreeToken 203: half a marker": Leak([*text("I look. <|tool_call"), native()], said="I look. "),
+    "FreeToken 203: half a marker": Leak([*text("I look. <|tool_call"), native()], content="I look. "),
     "FreeToken 203: half a marker in the reasoning": Leak([*thought("hm <|tool_call"), native()], reasoning="hm "),
     "half a marker behind": Leak([native(), *text("<|tool_call")]),
-    "SwiftLM 115: </think>": Leak([*text("I think.</think>\n"), native()], said="I think."),
+    "SwiftLM 115: </think>": Leak([*text("I think.</think>\n"), native()], content="I think."),
     "</think> alone": Leak([*text("</think>\n\n"), native()]),
-    "vllm 40801: half of DSML": Leak([*text("I look.\n<｜DSML｜"), native()], said="I look.\n"),
+    "vllm 40801: half of DSML": Leak([*text("I look.\n<｜DSML｜"), native()], content="I look.\n"),
     "DSML ends behind": Leak([native(), *text("</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>")]),
     "DSML up to the header": Leak(
-        [*text('I look.\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="bash">\n'), native()], said="I look.\n"
+        [*text('I look.\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="bash">\n'), native()], content="I look.\n"
     ),
-    "K3 wrappers": Leak([*text("Ok.<|close|>response<|sep|><|open|>tools<|sep|>"), native()], said="Ok."),
+    "K3 wrappers": Leak([*text("Ok.<|close|>response<|sep|><|open|>tools<|sep|>"), native()], content="Ok."),
     "K3 end of an argument": Leak([native(), *text("<|close|>argument<|sep|>")]),
 }
 every_leak = pytest.mark.parametrize("leak", RECOVERED)
@@ -145,11 +145,11 @@ every_client = pytest.mark.parametrize("client", CLIENTS)
 @every_leak
 @every_client
 def test_the_call_arrives_and_no_marker_leaks(leak: str, client: str) -> None:
-    deltas, reasoning, said = RECOVERED[leak]
+    deltas, reasoning, text = RECOVERED[leak]
     views = [view_stream(client, sse(cut(deltas, size))) for size in (1, 7, 10_000)]
     views.append(view_reply(client, whole_reply(deltas)))
     for seen in views:
-        assert (seen.calls, seen.said("reasoning"), seen.said()) == ([LS], reasoning, said)
+        assert (seen.calls, seen.content("reasoning"), seen.content()) == ([LS], reasoning, text)
         assert seen.finish == "tool_use"
         assert "raw_tools.recovered" in seen.rules
 
@@ -157,13 +157,13 @@ def test_the_call_arrives_and_no_marker_leaks(leak: str, client: str) -> None:
 @every_residue
 @every_client
 def test_what_a_parser_left_beside_a_native_call_is_removed(residue: str, client: str) -> None:
-    deltas, reasoning, said = RESIDUE[residue]
+    deltas, reasoning, text = RESIDUE[residue]
     views = [view_stream(client, sse(cut(deltas, size), "tool_calls")) for size in (1, 7, 10_000)]
     views.append(view_reply(client, whole_reply(deltas, "tool_calls")))
     for seen in views:
-        assert (seen.calls, seen.said("reasoning"), seen.said()) == ([LS], reasoning, said)
+        assert (seen.calls, seen.content("reasoning"), seen.content()) == ([LS], reasoning, text)
         assert "raw_tools.residue" in seen.rules
-        assert "text" in seen.kinds or not said, "no block of white space"
+        assert "text" in seen.kinds or not text, "no block of white space"
 
 
 @every_client
@@ -197,7 +197,7 @@ def test_copies_of_the_reasoning_are_one(client: str) -> None:
         for piece, detail in zip(pieces, details, strict=True)
     ]
     seen = view_stream(client, sse(deltas))
-    assert (seen.calls, seen.said("reasoning"), seen.finish) == ([LS], "hm ", "tool_use")
+    assert (seen.calls, seen.content("reasoning"), seen.finish) == ([LS], "hm ", "tool_use")
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
@@ -238,7 +238,7 @@ def test_no_call_where_tool_choice_is_none(client: str) -> None:
         view_stream(client, sse(text("Hello. " + dsml("｜"))), request),
         view_reply(client, whole_reply(text("Hello. " + dsml("｜"))), request),
     ):
-        assert (seen.calls, seen.said(), seen.finish) == ([], "Hello. ", "end_turn")
+        assert (seen.calls, seen.content(), seen.finish) == ([], "Hello. ", "end_turn")
         assert "raw_tools.suppressed" in seen.rules
 
 
@@ -246,7 +246,7 @@ def test_choices_have_their_own_calls() -> None:
     body: dict[str, Any] = whole_reply(text(KIMI))
     body["choices"].append({**whole_reply(text("plain <|tool_call_begin|> text"))["choices"][0], "index": 1})
     request = client_request("openai", n=2)
-    told = dragoman.translate_reply(body, source="openai", target="openai", request=request).body
-    first, second = told["choices"]
+    translation = dragoman.translate_reply(body, source="openai", target="openai", request=request).body
+    first, second = translation["choices"]
     assert (first["finish_reason"], second["finish_reason"]) == ("tool_calls", "stop")
     assert second["message"]["content"] == "plain <|tool_call_begin|> text"

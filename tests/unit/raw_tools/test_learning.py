@@ -258,11 +258,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("source", "said"), REFUSED.values(), ids=REFUSED)
-def test_a_template_that_cannot_be_used_is_refused(source: str, said: str) -> None:
+@pytest.mark.parametrize(("source", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_template_that_cannot_be_used_is_refused(source: str, message: str) -> None:
     with pytest.raises((TemplateError, CannotLearn)) as error:
         learn_from(Template(source), "bad")
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_template_that_does_not_end_is_ended() -> None:
@@ -367,12 +367,12 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_said_with_its_place(text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "message"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_said_with_its_place(text: str, message: str) -> None:
     with pytest.raises(TableFileError) as error:
         parse_tables(text, "mine.toml")
     assert str(error.value).startswith("mine.toml: ")
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_file_choice_gives_the_tables_of_the_file(tmp_path: Path) -> None:
@@ -439,9 +439,9 @@ def test_a_reload_reads_the_file_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "said"), [(None, "no such file"), ("x", "not TOML"), ("x = 1", "this field is unknown")]
+    ("table", "message"), [(None, "no such file"), ("x", "not TOML"), ("x = 1", "this field is unknown")]
 )
-def test_check_says_where_a_bad_file_is_named(tmp_path: Path, table: str | None, said: str) -> None:
+def test_check_says_where_a_bad_file_is_named(tmp_path: Path, table: str | None, message: str) -> None:
     config = _configured(tmp_path, table)
     with pytest.raises(ConfigError) as error:
         load_with_origins(config, {"HOME": str(tmp_path)})
@@ -449,7 +449,7 @@ def test_check_says_where_a_bad_file_is_named(tmp_path: Path, table: str | None,
     assert problem.at == "upstreams.local.translation.raw_tools"
     assert (problem.origin.place, problem.origin.line) == (str(config), 6)
     assert f"tables{os.sep}mine.toml" in problem.message
-    assert said in problem.message
+    assert message in problem.message
 
 
 # --- in the library and on the command line

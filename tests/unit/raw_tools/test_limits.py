@@ -14,7 +14,7 @@ import pytest
 import dragoman
 from dragoman.filters.raw_tools import DeclaredTools, Engine
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Remark, TextOutput
-from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT, LOOKAHEAD_LIMIT
+from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT, LOOKAHEAD_LIMIT
 from dragoman.model.conversation import ToolSpec
 from tests.growth import Work, check_linear_growth
 from tests.hypothesis_profile import IS_LONG_RUN
@@ -57,47 +57,47 @@ def test_the_name_goes_out_with_the_marker_and_arguments_in_the_delta_they_come_
 def test_a_header_that_never_ends_is_text() -> None:
     for size in (LIMIT - 100, LIMIT + 200, 10 * LIMIT):
         header = "x" * size
-        told = outputs([f"{SB}{CB}{header}{AB}{{}}{CE}"], tools=())
-        calls = [output for output in told if isinstance(output, CallStarted)]
-        text = "".join(output.text for output in told if isinstance(output, TextOutput))
+        emitted = outputs([f"{SB}{CB}{header}{AB}{{}}{CE}"], tools=())
+        calls = [output for output in emitted if isinstance(output, CallStarted)]
+        text = "".join(output.text for output in emitted if isinstance(output, TextOutput))
         if size < LIMIT:
             assert [call.name for call in calls] == [] or not text
         else:
             assert not calls
             assert text == f"{SB}{CB}{header}{AB}{{}}{CE}"
-            assert not any(isinstance(output, Remark) for output in told)  # nothing changed
+            assert not any(isinstance(output, Remark) for output in emitted)  # nothing changed
 
 
 def test_a_section_without_calls_gives_its_text_back() -> None:
     prose = "This is prose. " * 200
     for choice, shown in (("auto", SB + prose), ("kimi", prose)):
-        told = outputs([SB + prose], choice)
-        assert "".join(output.text for output in told if isinstance(output, TextOutput)) == shown
+        emitted = outputs([SB + prose], choice)
+        assert "".join(output.text for output in emitted if isinstance(output, TextOutput)) == shown
 
 
-@pytest.mark.parametrize("size", [HELD_LIMIT - 100, HELD_LIMIT + 100, 3 * HELD_LIMIT])
+@pytest.mark.parametrize("size", [BUFFER_LIMIT - 100, BUFFER_LIMIT + 100, 3 * BUFFER_LIMIT])
 def test_a_call_that_waits_for_its_name_may_wait_for_a_megabyte(size: int) -> None:
     arguments = '{"path":"' + "x" * size + '"}'
     document = section(call("3", arguments)) + "end"
-    told = outputs([document])
-    if size < HELD_LIMIT:
-        assert [output.text for output in told if isinstance(output, Arguments)] == [arguments]
+    emitted = outputs([document])
+    if size < BUFFER_LIMIT:
+        assert [output.text for output in emitted if isinstance(output, Arguments)] == [arguments]
     else:
-        assert not any(isinstance(output, CallStarted) for output in told)
-        assert "".join(output.text for output in told if isinstance(output, TextOutput)) == document
-        assert any(isinstance(output, Remark) and output.rule == "over_limit" for output in told)
+        assert not any(isinstance(output, CallStarted) for output in emitted)
+        assert "".join(output.text for output in emitted if isinstance(output, TextOutput)) == document
+        assert any(isinstance(output, Remark) and output.rule == "over_limit" for output in emitted)
 
 
 def test_after_too_much_the_next_call_is_read_again() -> None:
-    too_much = call("3", '{"path":"' + "x" * (HELD_LIMIT + 1) + '"}')
-    told = outputs([section(too_much), section(call("functions.bash:0", "{}"))])
-    assert [output.name for output in told if isinstance(output, CallStarted)] == ["bash"]
+    too_much = call("3", '{"path":"' + "x" * (BUFFER_LIMIT + 1) + '"}')
+    emitted = outputs([section(too_much), section(call("functions.bash:0", "{}"))])
+    assert [output.name for output in emitted if isinstance(output, CallStarted)] == ["bash"]
 
 
 def test_buffered_holds_a_megabyte_and_no_more() -> None:
-    for size, delivered in ((HELD_LIMIT - 100, True), (HELD_LIMIT + 100, False)):
-        told = outputs([section(call("functions.bash:0", '{"command":"' + "x" * size + '"}'))], mode="buffered")
-        assert any(isinstance(output, CallStarted) for output in told) is delivered
+    for size, delivered in ((BUFFER_LIMIT - 100, True), (BUFFER_LIMIT + 100, False)):
+        emitted = outputs([section(call("functions.bash:0", '{"command":"' + "x" * size + '"}'))], mode="buffered")
+        assert any(isinstance(output, CallStarted) for output in emitted) is delivered
 
 
 def _grown(engine: Engine, pieces: list[str]) -> int:
@@ -138,29 +138,31 @@ def test_an_end_marker_in_a_string_waits_for_a_bounded_look_ahead() -> None:
 @pytest.mark.parametrize("size", [4, 100, LOOKAHEAD_LIMIT // 2, LOOKAHEAD_LIMIT - len(CE + SE) - 1])
 def test_an_unterminated_string_ends_at_the_end_marker(size: int) -> None:
     """It does not swallow the end markers, and what follows them is text."""
-    said = (" and so on." * (size // 11 + 1))[:size]
+    text = (" and so on." * (size // 11 + 1))[:size]
     begin = f'{SB}{CB}functions.bash:0{AB}{{"command":"ls'
-    for pieces in ([f"{begin}{CE}{SE}{said}"], [*begin, *CE, *SE, said[:3], said[3:]]):
-        told = outputs(pieces)
-        assert "".join(output.text for output in told if isinstance(output, Arguments)) == '{"command":"ls'
-        assert [output.complete for output in told if isinstance(output, CallEnded)] == [False]
-        assert "".join(output.text for output in told if isinstance(output, TextOutput)) == said
-        assert [output.rule for output in told if isinstance(output, Remark)] == ["broken_arguments"]
+    for pieces in ([f"{begin}{CE}{SE}{text}"], [*begin, *CE, *SE, text[:3], text[3:]]):
+        emitted = outputs(pieces)
+        assert "".join(output.text for output in emitted if isinstance(output, Arguments)) == '{"command":"ls'
+        assert [output.complete for output in emitted if isinstance(output, CallEnded)] == [False]
+        assert "".join(output.text for output in emitted if isinstance(output, TextOutput)) == text
+        assert [output.rule for output in emitted if isinstance(output, Remark)] == ["broken_arguments"]
 
 
 def test_a_string_that_goes_on_for_the_whole_look_ahead_is_believed() -> None:
     """The other side of the bound: the same end marker is part of the string, and the text after it too."""
-    begin, said = f'{SB}{CB}functions.bash:0{AB}{{"command":"ls', "x" * (LOOKAHEAD_LIMIT - len(CE + SE))
-    for pieces in ([f"{begin}{CE}{SE}{said}"], [*begin, *CE, *SE, said[:3], said[3:]]):
-        told = outputs(pieces)
-        assert [output.text for output in told if isinstance(output, Arguments)] == [f'{{"command":"ls{CE}{SE}{said}']
-        assert [output.rule for output in told if isinstance(output, Remark)] == ["cut_off"]
+    begin, rest = f'{SB}{CB}functions.bash:0{AB}{{"command":"ls', "x" * (LOOKAHEAD_LIMIT - len(CE + SE))
+    for pieces in ([f"{begin}{CE}{SE}{rest}"], [*begin, *CE, *SE, rest[:3], rest[3:]]):
+        emitted = outputs(pieces)
+        assert [output.text for output in emitted if isinstance(output, Arguments)] == [
+            f'{{"command":"ls{CE}{SE}{rest}'
+        ]
+        assert [output.rule for output in emitted if isinstance(output, Remark)] == ["cut_off"]
 
 
 def test_deep_nesting_costs_no_stack() -> None:
     deep = "[" * 100_000 + "]" * 100_000
-    told = outputs([section(call("functions.bash:0", deep))])
-    assert [output.text for output in told if isinstance(output, Arguments)] == [deep]
+    emitted = outputs([section(call("functions.bash:0", deep))])
+    assert [output.text for output in emitted if isinstance(output, Arguments)] == [deep]
 
 
 def test_white_space_without_end_is_not_held_without_end() -> None:
@@ -179,13 +181,16 @@ def test_two_hundred_engines_fed_in_turn_say_what_each_says_alone() -> None:
         f"{at} {section(call(f'functions.bash:{at}', f'{{{chr(34)}command{chr(34)}:{at}}}'))} {at}" for at in range(200)
     ]
     engines = [Engine("auto", DeclaredTools(TOOLS)) for _ in documents]
-    told: list[list[object]] = [[] for _ in documents]
+    emitted: list[list[object]] = [[] for _ in documents]
     for at in range(max(map(len, documents))):
-        for engine, document, said in zip(engines, documents, told, strict=True):
-            said.extend(engine.feed(document[at : at + 1]))
-    for engine, document, said in zip(engines, documents, told, strict=True):
+        for engine, document, results in zip(engines, documents, emitted, strict=True):
+            results.extend(engine.feed(document[at : at + 1]))
+    for engine, document, results in zip(engines, documents, emitted, strict=True):
         alone = Engine("auto", DeclaredTools(TOOLS))
-        assert [*said, *engine.close()] == [*(each for char in document for each in alone.feed(char)), *alone.close()]
+        assert [*results, *engine.close()] == [
+            *(each for char in document for each in alone.feed(char)),
+            *alone.close(),
+        ]
 
 
 # --- How long text and arguments wait, measured in deltas: nothing is held longer than it must be
@@ -256,9 +261,9 @@ def test_a_client_gets_the_arguments_in_as_many_deltas() -> None:
     head = "<|tool_calls_section_begin|><|tool_call_begin|>functions.bash:0<|tool_call_argument_begin|>"
     document = head + json.dumps({"command": value}) + "<|tool_call_end|><|tool_calls_section_end|>"
     for client, key in (("anthropic", b"partial_json"), ("responses", b"arguments.delta"), ("openai", b'"arguments"')):
-        made: Any = dragoman.stream_translator(source="openai", target=client, request=client_request(client))
-        made.feed(chunk({"role": "assistant"}))
-        frames = [made.feed(chunk({"content": document[at : at + 10]})) for at in range(0, len(document), 10)]
+        translator: Any = dragoman.stream_translator(source="openai", target=client, request=client_request(client))
+        translator.feed(chunk({"role": "assistant"}))
+        frames = [translator.feed(chunk({"content": document[at : at + 10]})) for at in range(0, len(document), 10)]
         live = [frame for frame in frames if key in frame]
         assert len(live) >= len(value) // 10, client
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dragoman.filters.raw_tools.bodies import make_reader
 from dragoman.filters.raw_tools.markup import MarkupReader
-from dragoman.filters.raw_tools.readers import HELD_LIMIT, Piece
+from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, Piece
 from dragoman.filters.raw_tools.tables import TABLES
 from dragoman.filters.raw_tools.values import find_parameter
 from dragoman.wire.jsonio import Json
@@ -52,18 +52,18 @@ def parameter(table: str, key: str, value: str, kind: str = "") -> str:
         case "glm":
             return f"<arg_key>{key}{end('arg_key')}<arg_value>{value}{end('arg_value')}"
         case "kimi_k3":
-            told = f' type="{kind}"' if kind else ""
-            return f'<|open|>argument key="{key}"{told}<|sep|>{value}<|close|>argument<|sep|>'
+            attribute = f' type="{kind}"' if kind else ""
+            return f'<|open|>argument key="{key}"{attribute}<|sep|>{value}<|close|>argument<|sep|>'
         case "dsml":
-            told = f' string="{kind}"' if kind else ""
-            return f'<｜DSML｜parameter name="{key}"{told}>{value}{end("｜DSML｜parameter")}'
+            attribute = f' string="{kind}"' if kind else ""
+            return f'<｜DSML｜parameter name="{key}"{attribute}>{value}{end("｜DSML｜parameter")}'
         case _:
             prefix = "antml:" if table == "invoke_prefixed" else ""
             return f'<{prefix}parameter name="{key}">{value}{end(prefix + "parameter")}'
 
 
 def arguments(found: ReaderResult) -> object:
-    assert found.over and found.closed and found.valid and not found.failed, found
+    assert found.is_over and found.closed and found.valid and not found.failed, found
     return json.loads(found.text)
 
 
@@ -80,7 +80,9 @@ def arguments(found: ReaderResult) -> object:
         ("one\ntwo\n", "one\ntwo\n"),
         ("\ntext\n", "text"),
         ("\r\ntext\r\n", "text"),
-        ("\ntext\r\n", "text"),
+        ("\ntext\r\n", "text\r"),  # the frame is of line feeds, so the carriage return belongs to the value
+        ("\n\r\n", "\r"),
+        ("\r\ntext\n", "text"),
         ("\ntext\n\n", "text\n"),
         ("\ntext", "text"),
         ("\n\ntext\n", "\ntext"),
@@ -165,18 +167,18 @@ def test_l28_json_goes_out_while_it_comes() -> None:
 @tables
 def test_json_that_breaks_off_is_neither_closed_nor_lost(table: str) -> None:
     found = read(table, '{"path": "a', SCHEMA)
-    assert (found.text, found.over, found.closed, found.failed) == ('{"path": "a', False, False, False)
+    assert (found.text, found.is_over, found.closed, found.failed) == ('{"path": "a', False, False, False)
 
 
 @tables
 def test_json_that_is_broken_ends_at_the_next_marker_and_is_not_valid(table: str) -> None:
     found = read(table, '{"path": a, "b": "c' + ENDS[table] + "rest", SCHEMA)
-    assert (found.text, found.left, found.over, found.valid) == ('{"path": a, "b": "c', "rest", True, False)
+    assert (found.text, found.left, found.is_over, found.valid) == ('{"path": a, "b": "c', "rest", True, False)
 
 
 def test_a_complete_json_body_is_closed_without_its_end() -> None:
     found = read("qwen_coder", '{"path": "a"}', SCHEMA)
-    assert found.closed and not found.over
+    assert found.closed and not found.is_over
 
 
 # --- text between tags
@@ -248,7 +250,7 @@ def test_l30_what_only_looks_like_a_wrapper_is_a_parameter(table: str) -> None:
 
 
 def test_a_wrapper_that_is_too_long_to_wait_goes_out_as_a_string() -> None:
-    value = '{"path": "' + "x" * HELD_LIMIT + '"}'
+    value = '{"path": "' + "x" * BUFFER_LIMIT + '"}'
     body = f"<parameter=input>{value}{end('parameter')}{end('function')}"
     pieces = [body[at : at + 5000] for at in range(0, len(body), 5000)]
     for cut in ([body], pieces):
@@ -318,7 +320,7 @@ def test_values_that_look_like_tags(table: str) -> None:
 
 
 def test_a_value_that_is_too_long_to_wait_goes_out_as_a_string() -> None:
-    value = "[" + "1," * (HELD_LIMIT // 2) + "1]"
+    value = "[" + "1," * (BUFFER_LIMIT // 2) + "1]"
     body = f"<parameter=deep>{value}{end('parameter')}<parameter=count>5{end('parameter')}{end('function')}"
     for cut in ([body], [body[at : at + 7000] for at in range(0, len(body), 7000)]):
         assert json.loads(read_pieces("qwen_coder", cut, SCHEMA).text) == {"deep": value, "count": 5}
@@ -343,7 +345,7 @@ def test_whatever_comes_is_read_the_same_in_every_cut(table: str, data: st.DataO
     whole = read_pieces(table, [body], SCHEMA)
     for cut in (list(body), tokens, random_cut(body, rng)):
         other = read_pieces(table, cut, SCHEMA)
-        assert (other.failed, other.over) == (whole.failed, whole.over)
+        assert (other.failed, other.is_over) == (whole.failed, whole.is_over)
         assert whole.failed or other == whole
-    if whole.over and whole.valid:
+    if whole.is_over and whole.valid:
         json.loads(whole.text)

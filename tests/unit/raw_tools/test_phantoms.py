@@ -132,9 +132,9 @@ def test_an_explanation_and_then_a_call(name: str) -> None:
     sample = FORMATS[name]
     text = f"A call looks so:\n\n```\n{sample}\n```\n\nNow I make it.\n\n"
     for pieces in ([text + sample], list(text + sample)):
-        made = outputs([(Channel.TEXT, piece) for piece in pieces], tools=STRICT)
-        assert made[0] == TextOutput(text, Channel.TEXT)
-        assert len([each for each in made if type(each).__name__ == "CallStarted"]) == 1
+        emitted = outputs([(Channel.TEXT, piece) for piece in pieces], tools=STRICT)
+        assert emitted[0] == TextOutput(text, Channel.TEXT)
+        assert len([each for each in emitted if type(each).__name__ == "CallStarted"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -159,4 +159,4 @@ def test_a_client_sees_the_text_and_no_note(name: str, client: str) -> None:
             assert not seen.calls
             assert seen.finish == "end_turn"
             assert not {rule for rule in seen.rules if rule.startswith("raw_tools")}
-            assert seen.said("text") + seen.said("reasoning") in (TEXTS[name] + ".", "." + TEXTS[name])
+            assert seen.content("text") + seen.content("reasoning") in (TEXTS[name] + ".", "." + TEXTS[name])

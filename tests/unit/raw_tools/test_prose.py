@@ -77,12 +77,12 @@ def test_an_answer_that_quotes_a_page_has_no_note(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     rng = random.Random(1)
     for channel in (TEXT, REASONING):
-        told = run_filter(
-            stream([(channel, piece) for piece in pieces_of(text, rng)]), asked=conversation(tools=DECLARED)
+        filtered = run_filter(
+            stream([(channel, piece) for piece in pieces_of(text, rng)]), request=conversation(tools=DECLARED)
         )
-        assert told.text(channel) == text
-        assert told.calls == []
-        assert told.rules == frozenset()
+        assert filtered.text(channel) == text
+        assert filtered.calls == []
+        assert filtered.rules == frozenset()
 
 
 @every_source
@@ -213,9 +213,9 @@ def test_a_tag_beside_a_native_call(table: str) -> None:
 @every_table
 def test_where_the_request_declares_no_tools_auto_reads_nothing(table: str) -> None:
     document = f"So.\n{example(table)}\nThat is it."
-    asked = conversation(tools=())
-    _, make_back = RawTools("auto").forward(asked, Notes(), Facts())
+    request = conversation(tools=())
+    _, make_back = RawTools("auto").forward(request, Notes(), Facts())
     if make_back is None:  # the answer does not even pass through the filter
         return
-    told = run_filter(stream([(TEXT, document)]), asked=asked)
-    assert (told.text(), told.calls, told.rules) == (document, [], frozenset())
+    filtered = run_filter(stream([(TEXT, document)]), request=request)
+    assert (filtered.text(), filtered.calls, filtered.rules) == (document, [], frozenset())

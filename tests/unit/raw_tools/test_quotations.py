@@ -35,10 +35,10 @@ def stays(document: str) -> None:
 def becomes_a_call(document: str, shown: str | None = None) -> None:
     """One call, however it is cut; `shown` is the text that is left."""
     for cut in all_cuts(document):
-        told = outputs(cut)
-        assert sum(isinstance(output, CallStarted) for output in told) == 1, cut
+        emitted = outputs(cut)
+        assert sum(isinstance(output, CallStarted) for output in emitted) == 1, cut
         if shown is not None:
-            assert "".join(output.text for output in told if isinstance(output, TextOutput)) == shown, cut
+            assert "".join(output.text for output in emitted if isinstance(output, TextOutput)) == shown, cut
 
 
 @pytest.mark.parametrize("example", [KIMI, DEEPSEEK], ids=["kimi", "deepseek"])
@@ -157,24 +157,27 @@ def test_with_a_named_table_a_marker_without_a_call_is_removed(document: str, te
     choice = "deepseek" if "｜" in document else "kimi"
     markers = document.count("<")
     for cut in all_cuts(document):
-        told = outputs(cut, choice)
-        assert "".join(output.text for output in told if isinstance(output, TextOutput)) == text, cut
-        assert [output.rule for output in told if isinstance(output, Remark)] == ["stray_marker"] * markers, cut
+        emitted = outputs(cut, choice)
+        assert "".join(output.text for output in emitted if isinstance(output, TextOutput)) == text, cut
+        assert [output.rule for output in emitted if isinstance(output, Remark)] == ["stray_marker"] * markers, cut
 
 
 def test_a_call_after_prose_about_the_markers_is_still_one() -> None:
     for cut in all_cuts(f"{SB} starts a section, {CB} starts a call.\n{KIMI}"):
-        told = outputs(cut)
-        assert told[-3:-1] == [CallStarted("functions.bash:0", "bash", "kimi_k2", TEXT), Arguments('{"command": "ls"}')]
+        emitted = outputs(cut)
+        assert emitted[-3:-1] == [
+            CallStarted("functions.bash:0", "bash", "kimi_k2", TEXT),
+            Arguments('{"command": "ls"}'),
+        ]
 
 
 def test_what_waits_for_a_sections_first_call_is_bounded() -> None:
     document = f"{SB}{'word ' * 300}" * 10
     for choice, shown in (("auto", document), ("kimi", "word " * 3000)):
         engine = Engine(choice, DeclaredTools(TOOLS))
-        told = [output for char in document for output in engine.feed(char)] + engine.close()
-        assert "".join(output.text for output in told if isinstance(output, TextOutput)) == shown
-        noted = any(isinstance(output, Remark) and output.rule == "over_limit" for output in told)
+        emitted = [output for char in document for output in engine.feed(char)] + engine.close()
+        assert "".join(output.text for output in emitted if isinstance(output, TextOutput)) == shown
+        noted = any(isinstance(output, Remark) and output.rule == "over_limit" for output in emitted)
         assert noted is (choice == "kimi")  # in `auto` nothing changed
         assert engine.peak <= LIMIT + 64  # and the longest marker
 

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.filters.raw_tools.bodies import make_reader
-from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT, LOOKAHEAD_LIMIT, Piece
+from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT, LOOKAHEAD_LIMIT, Piece
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.tables import TABLES
 from tests.unit.raw_tools.formats import FORMATS
@@ -70,7 +70,7 @@ SOUPS = [
 )
 def test_arguments_are_passed_on_byte_for_byte(text: str, arguments: str, left: str) -> None:
     result = read(KIMI, text)
-    assert (result.said, result.left, result.over, result.valid) == ([("", arguments)], left, True, True)
+    assert (result.content, result.left, result.is_over, result.valid) == ([("", arguments)], left, True, True)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_arguments_are_passed_on_byte_for_byte(text: str, arguments: str, left: 
 def test_l31_an_unterminated_string_does_not_swallow_the_end_markers(text: str, arguments: str, left: str) -> None:
     """The first end marker inside the string ended the call, and its arguments are not valid."""
     result = read(KIMI, text)
-    assert (result.said, result.left, result.over, result.valid) == ([("", arguments)], left, True, False)
+    assert (result.content, result.left, result.is_over, result.valid) == ([("", arguments)], left, True, False)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_l31_an_unterminated_string_does_not_swallow_the_end_markers(text: str, 
 )
 def test_l31_broken_json_is_passed_on_and_not_valid(text: str, arguments: str) -> None:
     result = read(KIMI, text)
-    assert (result.said, result.over, result.valid) == ([("", arguments)], True, False)
+    assert (result.content, result.is_over, result.valid) == ([("", arguments)], True, False)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_l31_broken_json_is_passed_on_and_not_valid(text: str, arguments: str) -
 )
 def test_json_that_is_cut_off(text: str, arguments: str, closed: bool) -> None:
     result = read(KIMI, text)
-    assert (result.said, result.closed, result.over, result.left) == ([("", arguments)], closed, False, "")
+    assert (result.content, result.closed, result.is_over, result.left) == ([("", arguments)], closed, False, "")
 
 
 def test_a_marker_is_believed_to_be_text_when_the_look_ahead_is_over() -> None:
@@ -123,18 +123,23 @@ def test_a_marker_is_believed_to_be_text_when_the_look_ahead_is_over() -> None:
     text = f'{{"a": "{CE}{long}{CE}'
     result = run(KIMI, [text])
     assert result == run(KIMI, [text[at : at + 7919] for at in range(0, len(text), 7919)])
-    assert (result.said, result.left, result.valid) == ([("", f'{{"a": "{CE}{long}')], "", False)
+    assert (result.content, result.left, result.valid) == ([("", f'{{"a": "{CE}{long}')], "", False)
 
 
 def test_code_blocks_around_the_json_are_dropped_and_inside_strings_are_kept() -> None:
     text = '```json\n{"code": "```py\\n1\\n```"}\n```<｜tool▁call▁end｜>'
-    assert read(DEEPSEEK, text).said == [("", '{"code": "```py\\n1\\n```"}')]
+    assert read(DEEPSEEK, text).content == [("", '{"code": "```py\\n1\\n```"}')]
 
 
 @pytest.mark.parametrize("after", ["", " and more", "[TOOL_CALLS]g{}", '{"b": 2}', "}"])
 def test_a_self_closing_call_ends_with_its_json(after: str) -> None:
     result = read(MISTRAL, '{"a": "[TOOL_CALLS]"}' + after)
-    assert (result.said, result.left, result.over, result.valid) == ([("", '{"a": "[TOOL_CALLS]"}')], after, True, True)
+    assert (result.content, result.left, result.is_over, result.valid) == (
+        [("", '{"a": "[TOOL_CALLS]"}')],
+        after,
+        True,
+        True,
+    )
 
 
 # --- calls that name their tool inside: one object
@@ -181,13 +186,13 @@ def test_a_wrapped_call(body: str, arguments: str, end: str) -> None:
 )
 def test_l31_broken_wrapped_arguments_are_passed_on_and_not_valid(text: str, arguments: str, left: str) -> None:
     result = read(HERMES, text)
-    assert (result.calls, result.left, result.over) == ((("f", arguments, False),), left, True)
+    assert (result.calls, result.left, result.is_over) == ((("f", arguments, False),), left, True)
 
 
 def test_an_object_without_its_end_tag() -> None:
     one = '{"name": "f", "arguments": {}}'
     assert read(HERMES, one).calls == (("f", "{}", True),)
-    assert read(HERMES, one).over
+    assert read(HERMES, one).is_over
     assert read(HERMES, one + "\n<tool_call>" + one).left == "\n<tool_call>" + one
     assert read(HERMES, one + " and so on").left == " and so on"
 
@@ -222,12 +227,12 @@ def test_a_wrapped_call_that_is_cut_off_stays_open() -> None:
 
 
 def test_arguments_that_wait_have_a_limit() -> None:
-    long = "x" * HELD_LIMIT
-    held = f'{{"arguments": {{"a": "{long}"}}, "name": "f"}}'
-    assert run(HERMES, [held]).failed and run(HERMES, [held[:99], held[99:]]).failed
+    long = "x" * BUFFER_LIMIT
+    text = f'{{"arguments": {{"a": "{long}"}}, "name": "f"}}'
+    assert run(HERMES, [text]).failed and run(HERMES, [text[:99], text[99:]]).failed
     quoted = f'{{"name": "f", "arguments": "{long}"}}'
     assert run(HERMES, [quoted]) == run(HERMES, [quoted[:99], quoted[99:]])
-    assert run(HERMES, [quoted]).said == [("f", f'"{long}"')]
+    assert run(HERMES, [quoted]).content == [("f", f'"{long}"')]
 
 
 # --- several objects
@@ -259,7 +264,7 @@ def test_objects_with_a_separator() -> None:
 )
 def test_an_array_of_calls(text: str, calls: list[tuple[str, str]], left: str) -> None:
     result = read(ARRAY, text)
-    assert (result.said, result.left, result.over) == (calls, left, True)
+    assert (result.content, result.left, result.is_over) == (calls, left, True)
 
 
 def test_an_array_whose_last_arguments_are_broken() -> None:
@@ -271,9 +276,9 @@ def test_cohere_and_apertus_have_members_of_their_own() -> None:
     cohere = (
         '[{"tool_call_id": "0", "tool_name": "f", "parameters": {"a": 1}}, {"tool_call_id": "1", "tool_name": "g"}]'
     )
-    assert read(BY_NAME["cohere"], cohere + "<|END_ACTION|>").said == [("f#0", '{"a": 1}'), ("g#1", "{}")]
+    assert read(BY_NAME["cohere"], cohere + "<|END_ACTION|>").content == [("f#0", '{"a": 1}'), ("g#1", "{}")]
     apertus = '[{"f": {"a": 1}}, {"g": {}, "h": {"b": null}}]<|tools_suffix|>'
-    assert read(BY_NAME["apertus"], apertus).said == [("f", '{"a": 1}'), ("g", "{}"), ("h", '{"b": null}')]
+    assert read(BY_NAME["apertus"], apertus).content == [("f", '{"a": 1}'), ("g", "{}"), ("h", '{"b": null}')]
     assert read(BY_NAME["apertus"], '[{"f": "words"}]').failed
 
 
@@ -288,8 +293,8 @@ def test_the_documented_outputs(name: str) -> None:
         while sample.calls and rest.strip() and len(calls) < len(sample.calls):
             found = opener.search(rest) if opener.pattern else None
             result = read(table, rest[found.end() if found else 0 :])
-            assert result.said, rest
-            calls += [(each.partition("#")[0], arguments) for each, arguments in result.said]
+            assert result.content, rest
+            calls += [(each.partition("#")[0], arguments) for each, arguments in result.content]
             rest = result.left
         assert tuple(calls) == sample.calls
 
@@ -302,7 +307,7 @@ def test_the_documented_outputs(name: str) -> None:
 def test_json_arguments_come_back(value: dict[str, object], indent: int | None, ascii_: bool, before_end: str) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_)
     result = run(KIMI, list(text + before_end + CE + "."))
-    assert (result.said, result.left, result.valid) == ([("", text)], ".", True)
+    assert (result.content, result.left, result.valid) == ([("", text)], ".", True)
 
 
 @given(
@@ -348,11 +353,11 @@ _LONG_GEMMA = f'call:f{{a:<|"|>{"x < y " * 2000}<|"|>,b:[{"1," * 2000}2]}}'
 )
 def test_a_reader_holds_little(table: Table, text: str, bound: int) -> None:
     """What a reader leaves is seen again, so it must stay short however long the arguments are."""
-    reader, out, held, most = make_reader(table, no_schemas), list[Piece](), "", 0
+    reader, out, unread, most = make_reader(table, no_schemas), list[Piece](), "", 0
     for char in text:
-        held += char
-        held = held[reader.read(held, 0, out) :]
-        most = max(most, len(held))
+        unread += char
+        unread = unread[reader.read(unread, 0, out) :]
+        most = max(most, len(unread))
     assert most < bound
     if table is GEMMA:
         assert json.loads("".join(piece for piece in out if isinstance(piece, str)))["b"][-1] == 2

@@ -180,7 +180,7 @@ def test_calls_of_gemma(text: str, calls: list[tuple[str, str]]) -> None:
 
 def _are_read(table: Table, text: str, calls: list[tuple[str, str]], left: str) -> None:
     result = read(table, text)
-    assert (result.said, result.left, result.over) == (calls, left, True)
+    assert (result.content, result.left, result.is_over) == (calls, left, True)
     assert all(valid for *_, valid in result.calls)
     for _, written in calls:
         json.loads(written)
@@ -235,7 +235,7 @@ def test_what_is_no_call_fails(table: Table, text: str) -> None:
 )
 def test_broken_arguments_are_passed_on_and_not_valid(table: Table, text: str, written: str, left: str) -> None:
     result = read(table, text)
-    assert (result.calls, result.left, result.over) == ((("f", written, False),), left, True)
+    assert (result.calls, result.left, result.is_over) == ((("f", written, False),), left, True)
 
 
 @pytest.mark.parametrize(
@@ -261,17 +261,19 @@ def test_what_follows_the_calls_is_left() -> None:
 
 @given(st.lists(st.tuples(names, arguments), min_size=1, max_size=3), st.sampled_from(["list", "lines"]))
 def test_pythonic_calls_come_back(calls: list[tuple[str, dict[str, object]]], form: str) -> None:
-    written = [f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})" for name, given in calls]
+    written = [
+        f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})" for name, arguments in calls
+    ]
     text = (f"[{', '.join(written)}]" if form == "list" else "\n".join(written)) + END
     result = run(LFM2, list(text))
     assert result == run(LFM2, [text])
-    assert [(name, json.loads(text)) for name, text in result.said] == calls
+    assert [(name, json.loads(text)) for name, text in result.content] == calls
     assert all(valid for *_, valid in result.calls)
 
 
 @given(st.lists(st.dictionaries(keys, nested, max_size=4), min_size=1, max_size=3), st.sampled_from([GEMMA, FUNCTION]))
 def test_calls_of_gemma_come_back(calls: list[dict[str, object]], table: Table) -> None:
-    text = "".join(f"call:f{gemma(given, table.string_mark)}" for given in calls) + table.call_end[0]
+    text = "".join(f"call:f{gemma(arguments, table.string_mark)}" for arguments in calls) + table.call_end[0]
     result = run(table, list(text))
     assert result == run(table, [text])
-    assert [json.loads(each) for _, each in result.said] == calls
+    assert [json.loads(each) for _, each in result.content] == calls

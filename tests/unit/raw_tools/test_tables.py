@@ -64,7 +64,7 @@ all_formats = pytest.mark.parametrize("table", TABLES_HERE)
 choices = pytest.mark.parametrize("auto", [True, False], ids=["auto", "by name"])
 
 
-def told(text: str, choice: str = "auto") -> tuple[str, list[tuple[str, object, bool | None]]]:
+def parse(text: str, choice: str = "auto") -> tuple[str, list[tuple[str, object, bool | None]]]:
     """Text and calls, arguments as values; the same for every cut, or this fails."""
     whole = outputs([text], choice, TOOLS)
     for cut in all_cuts(text):
@@ -83,7 +83,7 @@ def test_every_table_is_tried_here_or_elsewhere() -> None:
 def test_several_calls_between_texts(table: str, auto: bool) -> None:
     first = written(table, ("write", {"path": "a"}), ("fs.read", {"path": "b"}))
     text = f"Let me look.\n{first}\n\nAnd now:\n{written(table, ('now', {}))}\n"
-    shown, calls = told(text, "auto" if auto else table)
+    shown, calls = parse(text, "auto" if auto else table)
     assert calls == [("write", {"path": "a"}, True), ("fs.read", {"path": "b"}, True), ("now", {}, True)]
     assert shown == "Let me look.\n\n\nAnd now:\n"
 
@@ -91,7 +91,7 @@ def test_several_calls_between_texts(table: str, auto: bool) -> None:
 @all_formats
 def test_string_values_with_everything_in_them(table: str) -> None:
     for value in (ODD, "", "7", "true", "null", '{"a": 1}', " blank ends ", "<", "</", "<tool"):
-        _, calls = told(written(table, ("write", {"path": value, "count": "1"})))
+        _, calls = parse(written(table, ("write", {"path": value, "count": "1"})))
         assert calls == [("write", {"path": value, "count": 1}, True)]
 
 
@@ -99,7 +99,7 @@ def test_string_values_with_everything_in_them(table: str) -> None:
 def test_values_have_the_types_the_schema_says(table: str) -> None:
     pairs = {"count": "12345678901234567890", "ratio": "1.5", "force": "true", "lines": '["a", 1]'}
     text = written(table, ("write", {**pairs, "deep": '{"k": {"m": null}}'})).replace("1.5", "1.50")
-    _, calls = told(text)
+    _, calls = parse(text)
     assert calls == [
         (
             "write",
@@ -121,7 +121,7 @@ def test_values_of_no_or_several_types(table: str) -> None:
         "other": ('["x"]', ["x"]),
         "count": ("many", "many"),
     }
-    _, calls = told(written(table, ("write", {key: text for key, (text, _) in values.items()})))
+    _, calls = parse(written(table, ("write", {key: text for key, (text, _) in values.items()})))
     assert calls == [("write", {key: value for key, (_, value) in values.items()}, True)]
 
 
@@ -152,14 +152,14 @@ def test_buffered_sends_each_call_whole(table: str) -> None:
 @pytest.mark.parametrize("missing", [end("parameter"), end("function"), "</tool_call>"])
 def test_qwen_coder_with_an_end_tag_missing(missing: str) -> None:
     text = "".join(written("qwen_coder", ("write", {"path": "a.txt", "count": "3"})).rsplit(missing, 1))
-    _, calls = told(text)
+    _, calls = parse(text)
     assert calls == [("write", {"path": "a.txt", "count": 3}, True)]
 
 
 @pytest.mark.parametrize("missing", ["</arg_value>", "</tool_call>"])
 def test_glm_with_an_end_tag_missing(missing: str) -> None:
     text = "".join(written("glm", ("write", {"path": "a", "kind": "b"})).replace("\n", "").rsplit(missing, 1))
-    _, calls = told(text)
+    _, calls = parse(text)
     complete = missing != "</tool_call>"
     assert calls[0][0] == "write" and calls[0][2] is complete
     if complete:
@@ -168,8 +168,8 @@ def test_glm_with_an_end_tag_missing(missing: str) -> None:
 
 def test_hermes_without_its_end_tag() -> None:
     one = '<tool_call>{"name": "write", "arguments": {"path": "a"}}'
-    assert told(one) == ("", [("write", {"path": "a"}, True)])
-    assert told(f"{one}\n{one}</tool_call> and so on") == (" and so on", [("write", {"path": "a"}, True)] * 2)
+    assert parse(one) == ("", [("write", {"path": "a"}, True)])
+    assert parse(f"{one}\n{one}</tool_call> and so on") == (" and so on", [("write", {"path": "a"}, True)] * 2)
 
 
 def test_special_tokens_count_without_declared_tools_and_tags_do_not() -> None:
@@ -307,7 +307,7 @@ def _check(sample: Sample, whole: Sequence[Output]) -> None:
     assert [(name, arguments) for name, arguments, _ in found] == [
         (name, value_of(arguments)) for name, arguments in sample.calls
     ]
-    for channel, text in ((TEXT, sample.said), (REASONING, sample.reasoning)):
+    for channel, text in ((TEXT, sample.content), (REASONING, sample.reasoning)):
         shown = "".join(each.text for each in whole if isinstance(each, TextOutput) and each.channel is channel)
         assert shown == text, channel
     for at, (_, arguments, complete) in enumerate(found):

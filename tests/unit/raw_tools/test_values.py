@@ -27,9 +27,11 @@ DEFS: dict[str, Json] = {
 }
 
 
-def written(schema: Json, raw: str, told: str = "") -> str:
+def written(schema: Json, raw: str, type_word: str = "") -> str:
     """The JSON text of a parameter with this schema."""
-    return find_parameter({"type": "object", "properties": {"key": schema}, "$defs": DEFS}, "key").as_json(raw, told)
+    return find_parameter({"type": "object", "properties": {"key": schema}, "$defs": DEFS}, "key").as_json(
+        raw, type_word
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,7 +153,7 @@ def test_l30_the_schema_decides(schema: Json, raw: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "raw", "told", "expected"),
+    ("schema", "raw", "type_word", "expected"),
     [
         # The markup's word is weaker than the schema
         ({"type": "integer"}, "5", "true", "5"),
@@ -173,12 +175,14 @@ def test_l30_the_schema_decides(schema: Json, raw: str, expected: str) -> None:
         ({"type": "string"}, '"quoted JSON"', "false", '"quoted JSON"'),
     ],
 )
-def test_l30_what_the_markup_says_is_weaker_than_the_schema(schema: Json, raw: str, told: str, expected: str) -> None:
-    assert written(schema, raw, told) == expected
+def test_l30_what_the_markup_says_is_weaker_than_the_schema(
+    schema: Json, raw: str, type_word: str, expected: str
+) -> None:
+    assert written(schema, raw, type_word) == expected
 
 
 @pytest.mark.parametrize(
-    ("raw", "told", "expected"),
+    ("raw", "type_word", "expected"),
     [
         ("5", "", '"5"'),
         ("true", "", '"true"'),
@@ -197,10 +201,10 @@ def test_l30_what_the_markup_says_is_weaker_than_the_schema(schema: Json, raw: s
     ],
 )
 def test_without_a_schema_the_markup_decides_else_only_objects_and_arrays_are_json(
-    raw: str, told: str, expected: str
+    raw: str, type_word: str, expected: str
 ) -> None:
-    assert find_parameter(None, "key").as_json(raw, told) == expected
-    assert find_parameter({"properties": {"other": {}}}, "key").as_json(raw, told) == expected
+    assert find_parameter(None, "key").as_json(raw, type_word) == expected
+    assert find_parameter({"properties": {"other": {}}}, "key").as_json(raw, type_word) == expected
 
 
 def test_which_values_stream() -> None:
@@ -301,11 +305,11 @@ randoms = st.randoms(use_true_random=False)
 tables = pytest.mark.parametrize("table", HEADERS)
 
 
-@given(raw=st.text(), rng=randoms, told=st.sampled_from(["", "true", "false", "string", "object", "number"]))
-def test_whatever_is_written_becomes_json_and_is_not_lost(raw: str, rng: random.Random, told: str) -> None:
+@given(raw=st.text(), rng=randoms, type_word=st.sampled_from(["", "true", "false", "string", "object", "number"]))
+def test_whatever_is_written_becomes_json_and_is_not_lost(raw: str, rng: random.Random, type_word: str) -> None:
     schema = tool_schema(rng)
     for key in (*schema["properties"], "unheard of"):
-        text = find_parameter(schema, key).as_json(raw, told)
+        text = find_parameter(schema, key).as_json(raw, type_word)
         value = json.loads(text)
         assert not isinstance(value, str) or value.strip() in (raw.strip(), raw.strip().strip('"')) or '"' in raw
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dragoman.filters import raw_tools
 from dragoman.filters.raw_tools import DeclaredTools, Engine
 from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Output, Remark, TextOutput
-from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT
+from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT
 from dragoman.wire.jsonio import Json
 from tests.hypothesis_profile import IS_LONG_RUN
 from tests.unit.raw_tools.client_view import (
@@ -111,9 +111,9 @@ def answer(rng: random.Random) -> list[Delta]:
     return deltas
 
 
-def said(seen: ClientView) -> tuple[list[tuple[str, str]], str, str, str]:
+def content_of(seen: ClientView) -> tuple[list[tuple[str, str]], str, str, str]:
     calls = [(block[1], _settled(block[2])) for block in seen.blocks if block[0] == "call"]
-    return calls, seen.said(), seen.said("reasoning"), seen.finish
+    return calls, seen.content(), seen.content("reasoning"), seen.finish
 
 
 def _settled(arguments: str) -> str:
@@ -135,10 +135,10 @@ def test_the_cut_and_the_form_of_an_answer_do_not_matter(seed: int, client: str,
         for size in (1, rng.randint(2, 30), 100_000)
     )
     for other in others:
-        assert (said(other), other.rules) == (said(first), first.rules)
+        assert (content_of(other), other.rules) == (content_of(first), first.rules)
     if any("tool_calls" in delta for delta in deltas) or first.rules & _DIFFERS:
         return  # a whole reply shows a native call before its text is read
-    assert said(view_reply(client, whole_reply(deltas, finish), request, **options)) == said(first)
+    assert content_of(view_reply(client, whole_reply(deltas, finish), request, **options)) == content_of(first)
 
 
 # --- The answer never depends on the cut: documents of every format, good and broken, cut at random
@@ -200,7 +200,7 @@ def _modules() -> list[Any]:
 def test_nor_do_the_limits(table: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with limits so small that nearly every document runs into them."""
     for module in _modules():
-        for name, limit in (("LIMIT", 12), ("_WINDOW", 12 + 64), ("HELD_LIMIT", 40)):
+        for name, limit in (("LIMIT", 12), ("_WINDOW", 12 + 64), ("BUFFER_LIMIT", 40)):
             if name in vars(module):
                 monkeypatch.setattr(module, name, limit)
     rng = random.Random(f"{table} {seed}")
@@ -250,8 +250,8 @@ every_table_of_auto = pytest.mark.parametrize("table", _IN_AUTO)
 WRITE = tool("write", "content")
 
 
-def spoken(told: Sequence[Output]) -> str:
-    return "".join(output.text for output in told if isinstance(output, TextOutput))
+def text_of(emitted: Sequence[Output]) -> str:
+    return "".join(output.text for output in emitted if isinstance(output, TextOutput))
 
 
 def begins(whole_reply: Sequence[Output], part: Sequence[Output]) -> bool:
@@ -292,11 +292,11 @@ def test_text_that_comes_out_is_text_that_came_in(table: str, seed: int) -> None
     rng = random.Random(f"{table} {seed}")
     for _ in range(DOCUMENTS // ROUNDS):
         document = document_of(table, rng)
-        told = outputs([document])
+        emitted = outputs([document])
         rest = iter(document)
-        assert all(char in rest for char in spoken(told)), document
-        if not any(isinstance(output, CallStarted | Remark) for output in told):
-            assert spoken(told) == document
+        assert all(char in rest for char in text_of(emitted)), document
+        if not any(isinstance(output, CallStarted | Remark) for output in emitted):
+            assert text_of(emitted) == document
 
 
 @every_round
@@ -309,9 +309,9 @@ def test_prose_comes_back_byte_for_byte(table: str, seed: int) -> None:
         if table in AT_START:
             pieces = pieces[1:3]
         document = "\n\n".join(text for _, text in pieces)
-        told = outputs(random_cut(document, rng))
-        assert spoken(told) == "\n\n".join("" if is_call else text for is_call, text in pieces), document
-        calls = sum(isinstance(output, CallStarted) for output in told)
+        emitted = outputs(random_cut(document, rng))
+        assert text_of(emitted) == "\n\n".join("" if is_call else text for is_call, text in pieces), document
+        calls = sum(isinstance(output, CallStarted) for output in emitted)
         assert calls == sum(is_call for is_call, _ in pieces), document
 
 
@@ -338,7 +338,7 @@ def test_text_with_half_markers_is_not_held(table: str) -> None:
     text = "Some words " + example[: len(example) // 4]
     for _ in range(2_000 if IS_LONG_RUN else 500):
         engine.feed(text + " and others, ")
-    assert engine.peak <= HELD_LIMIT + 4 * LIMIT
+    assert engine.peak <= BUFFER_LIMIT + 4 * LIMIT
     engine = Engine("auto", DeclaredTools(TOOLS))
     for _ in range(20_000 if IS_LONG_RUN else 2_000):
         engine.feed("a < b [c] `d` and ")
@@ -356,10 +356,10 @@ def test_a_quotation_that_never_closes_is_held_up_to_the_limit(table: str, befor
     example = RENDER[table]([CallToWrite("bash", {"command": "ls"}, {})])
     engine = Engine("auto", DeclaredTools(TOOLS))
     engine.feed(before + example)
-    for _ in range(HELD_LIMIT // 10_000 * 3 // 2):
+    for _ in range(BUFFER_LIMIT // 10_000 * 3 // 2):
         engine.feed("some words " * 1_000)
     engine.close()
-    assert engine.peak <= HELD_LIMIT + 16 * LIMIT
+    assert engine.peak <= BUFFER_LIMIT + 16 * LIMIT
 
 
 # --- Document 001's accumulate-then-parse, with its slips corrected, says the same of every well-formed document
@@ -406,11 +406,11 @@ def test_streaming_says_what_accumulating_and_parsing_says(seed: int, mode: str)
         document = kimi_document(rng)
         text, calls = accumulate_then_parse(document)
         for pieces in ([document], list(document), random_cut(document, rng)):
-            told = outputs(pieces, "kimi", mode=mode)  # type: ignore[arg-type]
-            names = [(output.id, output.name) for output in told if isinstance(output, CallStarted)]
-            arguments = [output.text for output in told if isinstance(output, Arguments)]
+            emitted = outputs(pieces, "kimi", mode=mode)  # type: ignore[arg-type]
+            names = [(output.id, output.name) for output in emitted if isinstance(output, CallStarted)]
+            arguments = [output.text for output in emitted if isinstance(output, Arguments)]
             assert [(*name, argument) for name, argument in zip(names, arguments, strict=True)] == calls
-            assert "".join(output.text for output in told if isinstance(output, TextOutput)) == text
+            assert "".join(output.text for output in emitted if isinstance(output, TextOutput)) == text
 
 
 def test_the_oracle_itself_knows_a_call() -> None:

@@ -27,8 +27,8 @@ def measure_validity(table: str, calls: int, seed: int = 16) -> tuple[float, flo
         while table in {**PYTHON, **GEMMA} and not _has_plain_keys(call.arguments):
             schema = tool_schema(rng)
             call = CallToWrite("f", arguments_of(rng, schema), schema, id="abcdef123")
-        told = outputs([RENDER[table]([call])], table, [call.tool])
-        texts = [output.text for output in told if isinstance(output, Arguments)]
+        emitted = outputs([RENDER[table]([call])], table, [call.tool])
+        texts = [output.text for output in emitted if isinstance(output, Arguments)]
         try:
             found = json.loads("".join(texts))
         except ValueError:

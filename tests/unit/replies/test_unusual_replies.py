@@ -139,8 +139,8 @@ def sent(messages: list[Any], **settings: object) -> list[Any]:
     body = json.dumps({"model": "m", "messages": messages}).encode()
     call = openai.binding.match(HttpRequest("POST", "/v1/chat/completions", "", (), body))
     assert call is not None
-    made = plan(openai, configure_dialect(openai, settings), openai.codec.parse_request(call))
-    rendered: Any = made.call().body
+    planned = plan(openai, configure_dialect(openai, settings), openai.codec.parse_request(call))
+    rendered: Any = planned.call().body
     messages_sent: list[Any] = rendered["messages"]
     return messages_sent
 
@@ -281,8 +281,8 @@ def test_l36_every_client_gets_the_error(client: str) -> None:
 
 
 def test_l36_a_stream_that_passes_ends_with_an_error_that_clients_read() -> None:
-    made = plan(get("openai"), get("openai"), make_request(stream=True))
-    passing = PassThrough(made, ENVIRONMENT)
+    planned = plan(get("openai"), get("openai"), make_request(stream=True))
+    passing = PassThrough(planned, ENVIRONMENT)
     translated = passing.feed(sse(chunk({"content": "hi"}), ERRORS[0][0])) + passing.close()
     assert passing.fault is not None and passing.fault.kind == "quota"
     assert b'"error":{"message":"insufficient balance"' in translated and b"base_resp" not in translated

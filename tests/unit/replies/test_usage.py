@@ -229,14 +229,14 @@ def test_l16_law_usage_is_possible_and_each_dialect_adds_up(report: tuple[str, d
     raw = json.dumps(body_of(upstream, usage)).encode()
     read = get(upstream).codec.parse_reply(raw, make_request()).usage
     assert read is not None
-    given = read.input + read.cache_read + read.cache_write
+    input_tokens = read.input + read.cache_read + read.cache_write
     assert min(counts(read)) >= 0
-    assert given <= MAX_TOKEN_COUNT and read.output <= MAX_TOKEN_COUNT and read.reasoning <= read.output
+    assert input_tokens <= MAX_TOKEN_COUNT and read.output <= MAX_TOKEN_COUNT and read.reasoning <= read.output
     for client in CLIENTS:
         if client == "kiro":
             continue  # Kiro reports a percentage
         reported, _ = reported_usage(upstream, client, raw)
-        assert reported == (given, read.output), client
+        assert reported == (input_tokens, read.output), client
 
 
 def reported_usage(upstream: str, client: str, raw: bytes) -> tuple[tuple[int, int], Any]:
@@ -260,10 +260,10 @@ def reported_usage(upstream: str, client: str, raw: bytes) -> tuple[tuple[int, i
             assert usage["totalTokens"] == usage["inputTokens"] + caches + usage["outputTokens"]
             return (usage["inputTokens"] + caches, usage["outputTokens"]), usage
         case _:
-            given = usage["promptTokenCount"] + usage.get("toolUsePromptTokenCount", 0)
+            input_tokens = usage["promptTokenCount"] + usage.get("toolUsePromptTokenCount", 0)
             output = usage["candidatesTokenCount"] + usage.get("thoughtsTokenCount", 0)
-            assert usage["totalTokenCount"] == given + output
-            return (given, output), usage
+            assert usage["totalTokenCount"] == input_tokens + output
+            return (input_tokens, output), usage
 
 
 # --- citations reach every client whose dialect has a field for them, whole and streamed

@@ -49,9 +49,9 @@ def assistant(content: Any = "I understand.", *uses: dict[str, Any], **more: Any
 
 
 def body(current: Any = None, history: Any = (), state: Any = None, **top: Any) -> dict[str, Any]:
-    held = {"conversationId": "6c9f2b0e-2d0f-4b8e-9a53-0f6a3c1f7d11", "chatTriggerType": "MANUAL"}
-    held |= {"currentMessage": current or user()} | ({"history": list(history)} if history else {}) | (state or {})
-    return {"conversationState": held, **top}
+    fields = {"conversationId": "6c9f2b0e-2d0f-4b8e-9a53-0f6a3c1f7d11", "chatTriggerType": "MANUAL"}
+    fields |= {"currentMessage": current or user()} | ({"history": list(history)} if history else {}) | (state or {})
+    return {"conversationState": fields, **top}
 
 
 def image(format_: str = "png", data: Any = "iVBORw0KGgo=") -> dict[str, Any]:
@@ -67,9 +67,9 @@ def call_and_results(
     *results: dict[str, Any], uses: Any = None, tools: Any = None, content: str = "Tool results provided."
 ) -> dict[str, Any]:
     """A conversation whose last assistant turn made calls, and whose current turn answers them."""
-    made = [use()] if uses is None else uses
+    calls = [use()] if uses is None else uses
     current = user(content, results=results or [result()], tools=[spec()] if tools is None else tools)
-    return body(current, [user("Weather?"), assistant("I look.", *made)])
+    return body(current, [user("Weather?"), assistant("I look.", *calls)])
 
 
 def reasoned(content: Any) -> dict[str, Any]:

@@ -25,8 +25,7 @@ from dragoman.simulator.faults import FAULTS, FaultProxy, ProxyFault, parse_faul
 from dragoman.wire.eventstream import EventStreamDecoder, MessageChecksumMismatch, PreludeChecksumMismatch
 from tests.faults import response_parsers
 from tests.faults.http_client import NoResponse, RawResponse, ResponseTimeout, connect, read_response, request_bytes
-from tests.faults.runner import client_request as asked
-from tests.faults.runner import run_servers
+from tests.faults.runner import client_request, run_servers
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 ANTHROPIC_TOOL: Any = {"name": "get_weather", "description": "Tells the weather.", "input_schema": SCHEMA}
@@ -239,9 +238,9 @@ def test_a_whole_reply_waits_as_a_stream_does() -> None:
 def test_a_raw_frame_is_written_between_the_others() -> None:
     script = parse_script('[[turn]]\nparts = [{ event = "ping", data = { type = "ping" } }, { text = "Hello" }]')
     with running_simulator("anthropic", script=script) as odd:
-        asked = {"model": "m", "max_tokens": 9, "messages": HELLO, "stream": True}
+        body = {"model": "m", "max_tokens": 9, "messages": HELLO, "stream": True}
         headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
-        text = httpx.post(f"{odd.url}/v1/messages", json=asked, headers=headers).text
+        text = httpx.post(f"{odd.url}/v1/messages", json=body, headers=headers).text
         assert 'event: ping\ndata: {"type":"ping"}\n\n' in text
 
 
@@ -261,7 +260,7 @@ def proxied(*faults: ProxyFault, dialect: str = "openai") -> Iterator[FaultProxy
 
 
 def question(dialect: str = "openai", *, stream: bool = True) -> Any:
-    return asked(dialect, "claude-sonnet-4.5", stream=stream)
+    return client_request(dialect, "claude-sonnet-4.5", stream=stream)
 
 
 def ask(proxy: FaultProxy, dialect: str = "openai", within: float = 5.0, *, stream: bool = True) -> RawResponse:
@@ -270,7 +269,7 @@ def ask(proxy: FaultProxy, dialect: str = "openai", within: float = 5.0, *, stre
         return read_response(sock, time.monotonic(), within)
 
 
-def told(*specs: str, dialect: str = "openai", stream: bool = True) -> RawResponse:
+def fetch(*specs: str, dialect: str = "openai", stream: bool = True) -> RawResponse:
     with proxied(*map(parse_fault, specs), dialect=dialect) as proxy:
         return ask(proxy, dialect, stream=stream)
 
@@ -278,7 +277,7 @@ def told(*specs: str, dialect: str = "openai", stream: bool = True) -> RawRespon
 @cache
 def plain() -> RawResponse:
     """The answer that nothing has spoilt."""
-    return told()
+    return fetch()
 
 
 def frames() -> list[bytes]:
@@ -294,35 +293,35 @@ def test_without_faults_nothing_changes() -> None:
         "slow_head:delay=0.0001",
         "informed",
     ):
-        again = told(spec)
+        again = fetch(spec)
         assert (again.status, again.body, again.whole) == (200, plain().body, True), spec
 
 
 def test_what_is_no_stream_passes_too() -> None:
-    whole = told(stream=False)
+    whole = fetch(stream=False)
     assert whole.whole and b"Gr" in whole.body and "content-length" in whole.headers
 
 
 @pytest.mark.parametrize("event", range(3))
 def test_a_cut_is_before_the_frame(event: int) -> None:
     for how, whole in (("end", True), ("close", False), ("reset", False)):
-        cut = told(f"cut:event={event},how={how}")
+        cut = fetch(f"cut:event={event},how={how}")
         assert (cut.body, cut.whole) == (b"".join(frames()[:event]), whole)
 
 
 def test_a_cut_is_at_a_byte_behind_a_text_and_inside_a_character() -> None:
-    assert told("cut:byte=100").body == plain().body[:100]
-    assert told("cut:text=nd s").body.endswith(b"nd s")
+    assert fetch("cut:byte=100").body == plain().body[:100]
+    assert fetch("cut:text=nd s").body.endswith(b"nd s")
     with pytest.raises(UnicodeDecodeError):
-        told("cut:inside=character").body.decode()
+        fetch("cut:inside=character").body.decode()
 
 
 def test_frames_come_twice_not_at_all_and_in_another_order() -> None:
-    assert told("duplicate:event=1").body == b"".join([*frames()[:2], *frames()[1:]])
-    assert told("omit:event=1").body == b"".join([frames()[0], *frames()[2:]])
-    assert told("swap:event=1").body == b"".join([frames()[0], frames()[2], frames()[1], *frames()[3:]])
-    assert told("garbage:event=1,size=9").body == b"".join([frames()[0], bytes(range(9)), *frames()[1:]])
-    assert told("insert:event=1,put=: hi").body == b"".join([frames()[0], b": hi", *frames()[1:]])
+    assert fetch("duplicate:event=1").body == b"".join([*frames()[:2], *frames()[1:]])
+    assert fetch("omit:event=1").body == b"".join([frames()[0], *frames()[2:]])
+    assert fetch("swap:event=1").body == b"".join([frames()[0], frames()[2], frames()[1], *frames()[3:]])
+    assert fetch("garbage:event=1,size=9").body == b"".join([frames()[0], bytes(range(9)), *frames()[1:]])
+    assert fetch("insert:event=1,put=: hi").body == b"".join([frames()[0], b": hi", *frames()[1:]])
 
 
 def test_a_fault_strikes_as_often_as_it_says() -> None:
@@ -342,7 +341,7 @@ def test_a_fault_strikes_as_often_as_it_says() -> None:
     ],
 )
 def test_an_event_stream_gets_a_wrong_checksum(spec: str, error: type[Exception]) -> None:
-    broken = told(f"corrupt:event=2,{spec}", dialect="bedrock")
+    broken = fetch(f"corrupt:event=2,{spec}", dialect="bedrock")
     decoder, seen = EventStreamDecoder(), []
     with pytest.raises(error):
         for frame in decoder.feed(broken.body):
@@ -351,19 +350,19 @@ def test_an_event_stream_gets_a_wrong_checksum(spec: str, error: type[Exception]
 
 
 def test_a_replaced_text_keeps_its_checksum() -> None:
-    changed = told("replace:text=nd s,by=ND S", dialect="bedrock")
+    changed = fetch("replace:text=nd s,by=ND S", dialect="bedrock")
     assert b"ND S" in b"".join(frame.data for frame in EventStreamDecoder().feed(changed.body))
 
 
 def test_connections_are_dropped_reset_or_left_hanging() -> None:
     for spec in ("drop", "drop:reset=true"):
         with pytest.raises(NoResponse):
-            told(spec)
+            fetch(spec)
     with proxied(parse_fault("hang")) as proxy, pytest.raises(ResponseTimeout):
         ask(proxy, within=0.3)
     with proxied(parse_fault("limit_data:after=400,hang=true")) as proxy, pytest.raises(ResponseTimeout):
         ask(proxy, within=0.3)
-    assert not told("limit_data:after=400").whole
+    assert not fetch("limit_data:after=400").whole
 
 
 def test_a_kept_connection_is_found_closed() -> None:
@@ -378,17 +377,17 @@ def test_a_kept_connection_is_found_closed() -> None:
 
 
 def test_lengths_lie() -> None:
-    assert not told("length:by=5").whole
-    short = told("length:by=-5")
+    assert not fetch("length:by=5").whole
+    short = fetch("length:by=-5")
     assert short.whole and int(short.headers["content-length"]) == len(plain().body) - 5
-    assert not told("no_last_chunk").whole
-    assert told("both_lengths").headers["content-length"] == "10"
-    assert "content-length" not in told("until_close").headers
+    assert not fetch("no_last_chunk").whole
+    assert fetch("both_lengths").headers["content-length"] == "10"
+    assert "content-length" not in fetch("until_close").headers
 
 
 def test_an_answer_is_compressed() -> None:
-    assert gzip.decompress(told("compress").body) == plain().body
-    bomb = told("compress:bomb=16777216")
+    assert gzip.decompress(fetch("compress").body) == plain().body
+    bomb = fetch("compress:bomb=16777216")
     assert len(bomb.body) < 100_000
     assert len(gzip.decompress(bomb.body)) == 16777216 + len(plain().body)
 

@@ -99,9 +99,9 @@ ORDER = (
 )
 
 
-@pytest.mark.parametrize(("asked", "rule"), [row[1:] for row in ORDER], ids=[row[0] for row in ORDER])
-def test_of_two_breaches_the_earlier_in_the_check_order_is_answered(asked: Any, rule: int) -> None:
-    found = first_refusal(Case(rule=rule, name="", body=asked).request)
+@pytest.mark.parametrize(("payload", "rule"), [row[1:] for row in ORDER], ids=[row[0] for row in ORDER])
+def test_of_two_breaches_the_earlier_in_the_check_order_is_answered(payload: Any, rule: int) -> None:
+    found = first_refusal(Case(rule=rule, name="", body=payload).request)
     assert found is not None
     assert found.rule == rule
 
@@ -118,9 +118,9 @@ WRONG_SHAPES: tuple[tuple[str, Any, str | None], ...] = (
 )
 
 
-@pytest.mark.parametrize(("asked", "at"), [row[1:] for row in WRONG_SHAPES], ids=[row[0] for row in WRONG_SHAPES])
-def test_a_wrong_shape_is_refused_by_every_profile(asked: Any, at: str | None) -> None:
-    found = first_refusal(Case(rule=0, name="", body=asked).request, "official")
+@pytest.mark.parametrize(("payload", "at"), [row[1:] for row in WRONG_SHAPES], ids=[row[0] for row in WRONG_SHAPES])
+def test_a_wrong_shape_is_refused_by_every_profile(payload: Any, at: str | None) -> None:
+    found = first_refusal(Case(rule=0, name="", body=payload).request, "official")
     assert found is not None
     assert found.rule == 0
     assert at is None or found.at == at
@@ -261,8 +261,8 @@ def test_l32_the_default_simulator_refuses_what_the_documents_saw_refused(name: 
     assert response["message"]
     headers = (("content-type", "application/json"), ("authorization", "Bearer x"))
     for profile in ("observed", "paranoid"):
-        asked = HttpRequest("POST", "/generateAssistantResponse", headers=headers, body=jsonio.encode(payload))
-        assert first_refusal(asked, profile) is not None
+        request = HttpRequest("POST", "/generateAssistantResponse", headers=headers, body=jsonio.encode(payload))
+        assert first_refusal(request, profile) is not None
 
 
 @pytest.mark.parametrize(("name", "payload"), TAKEN, ids=[name for name, _ in TAKEN])
@@ -281,8 +281,8 @@ def test_what_is_no_arn_of_a_profile_is_refused_still(arn: str) -> None:
 @pytest.mark.parametrize("words", ["x", "x" * 6_300], ids=["short", "30 KB"])
 def test_what_dragoman_makes_of_the_turns_of_document_003_is_taken(words: str) -> None:
     turns = [{"role": role, "content": words} for role in ("user", "user", "assistant", "user", "user")]
-    asked = {"model": "claude-sonnet-4-5", "max_tokens": 5, "messages": turns}
-    done = dragoman.translate_request(asked, source="anthropic", target="kiro")
+    payload = {"model": "claude-sonnet-4-5", "max_tokens": 5, "messages": turns}
+    done = dragoman.translate_request(payload, source="anthropic", target="kiro")
     kinds = [next(iter(entry)) for entry in done.body["conversationState"]["history"]]
     assert kinds == ["userInputMessage", "assistantResponseMessage"] * 3
     with running_simulator("kiro") as simulator:

@@ -37,13 +37,13 @@ def events(content: bytes) -> list[tuple[str, Any]]:
     ]
 
 
-def ask(simulator: Simulator, asked: Any, path: str = "/generateAssistantResponse", **headers: str) -> httpx.Response:
+def ask(simulator: Simulator, payload: Any, path: str = "/generateAssistantResponse", **headers: str) -> httpx.Response:
     base = TARGET if path == "/" else REST
-    content = asked if isinstance(asked, bytes) else jsonio.encode(asked)
+    content = payload if isinstance(payload, bytes) else jsonio.encode(payload)
     return CLIENT.post(simulator.url + path, content=content, headers={**base, **headers})
 
 
-def said(content: bytes) -> str:
+def text_of(content: bytes) -> str:
     return "".join(data["content"] for kind, data in events(content) if kind == "assistantResponseEvent")
 
 
@@ -60,15 +60,15 @@ def paranoid() -> Iterator[Simulator]:
 @pytest.mark.parametrize("case", [case for case in REFUSED if case.limits == SimulatorLimits()], ids=str)
 def test_a_refusal_has_the_words_and_the_place_of_its_protocol(paranoid: Simulator, case: Case, path: str) -> None:
     answer = ask(paranoid, case.raw, path, **case.headers)
-    told = answer.json()
-    assert (answer.status_code, told["message"], told["reason"]) == (case.status, case.message, case.reason)
+    document = answer.json()
+    assert (answer.status_code, document["message"], document["reason"]) == (case.status, case.message, case.reason)
     assert answer.headers["x-dragoman-rule"] == str(case.rule)
     if path == "/":
-        assert told["__type"].rpartition("#")[2] == case.type
+        assert document["__type"].rpartition("#")[2] == case.type
         assert answer.headers["content-type"] == "application/x-amz-json-1.0"
     else:
         assert answer.headers["x-amzn-errortype"] == case.type
-        assert "__type" not in told
+        assert "__type" not in document
 
 
 @pytest.mark.parametrize("case", [case for case in REFUSED if case.limits != SimulatorLimits()], ids=str)
@@ -102,21 +102,21 @@ def test_a_token_is_needed_before_anything_is_looked_at(authorization: str, stat
 def test_text_streams_and_context_usage_is_reported(paranoid: Simulator, path: str) -> None:
     answer = ask(paranoid, body(user("Good morning")), path)
     assert answer.headers["content-type"] == "application/vnd.amazon.eventstream"
-    told = events(answer.content)
-    assert [kind for kind, _ in told if kind != "assistantResponseEvent"] == [
+    frames = events(answer.content)
+    assert [kind for kind, _ in frames if kind != "assistantResponseEvent"] == [
         "messageMetadataEvent",
         "metadataEvent",
         "contextUsageEvent",
         "meteringEvent",
     ]
-    assert said(answer.content) == "You said: Good morning"
-    assert dict(told)["metadataEvent"] == {"stopReason": "END_TURN"}
-    assert 0 < dict(told)["contextUsageEvent"]["contextUsagePercentage"] < 1
+    assert text_of(answer.content) == "You said: Good morning"
+    assert dict(frames)["metadataEvent"] == {"stopReason": "END_TURN"}
+    assert 0 < dict(frames)["contextUsageEvent"]["contextUsagePercentage"] < 1
 
 
 def test_usage_grows_with_the_conversation(paranoid: Simulator) -> None:
-    def share(asked: Any) -> float:
-        return float(dict(events(ask(paranoid, asked).content))["contextUsageEvent"]["contextUsagePercentage"])
+    def share(payload: Any) -> float:
+        return float(dict(events(ask(paranoid, payload).content))["contextUsageEvent"]["contextUsagePercentage"])
 
     assert share(body(history=[user("w" * 20_000), assistant()])) - share(body()) == pytest.approx(2.5, abs=0.1)
 
@@ -131,23 +131,23 @@ def test_a_tool_conversation_goes_round(paranoid: Simulator) -> None:
     assert arguments == {"city": "example city"}
     assert dict(events(first.content))["metadataEvent"] == {"stopReason": "TOOL_USE"}
     id_ = uses[0]["toolUseId"]
-    made = {"toolUseId": id_, "name": "get_weather", "input": arguments}
+    call = {"toolUseId": id_, "name": "get_weather", "input": arguments}
     answered = {"toolUseId": id_, "content": [{"text": "21 degrees"}], "status": "success"}
     second = ask(
         paranoid,
         body(
             user("Tool results provided.", results=[answered], tools=[spec()]),
-            [user("Use get_weather"), assistant(said(first.content), made)],
+            [user("Use get_weather"), assistant(text_of(first.content), call)],
         ),
     )
     assert second.status_code == 200, second.headers.get("x-dragoman-detail")
-    assert said(second.content) == "The tool answered: 21 degrees"
+    assert text_of(second.content) == "The tool answered: 21 degrees"
 
 
 def test_call_ids_are_the_same_for_the_same_request_and_differ_for_another(paranoid: Simulator) -> None:
     def ids(text: str) -> set[str]:
-        asked = body(user(f"{text} get_weather and clock", tools=[spec(), spec("clock")]))
-        return {data["toolUseId"] for kind, data in events(ask(paranoid, asked).content) if kind == "toolUseEvent"}
+        payload = body(user(f"{text} get_weather and clock", tools=[spec(), spec("clock")]))
+        return {data["toolUseId"] for kind, data in events(ask(paranoid, payload).content) if kind == "toolUseEvent"}
 
     assert len(ids("use")) == 2
     assert ids("use") == ids("use")
@@ -155,14 +155,14 @@ def test_call_ids_are_the_same_for_the_same_request_and_differ_for_another(paran
 
 
 def test_a_call_without_arguments_has_no_input_at_all(paranoid: Simulator) -> None:
-    asked = body(user("clock", tools=[spec("clock", {"type": "object", "properties": {}})]))
-    uses = [data for kind, data in events(ask(paranoid, asked).content) if kind == "toolUseEvent"]
+    payload = body(user("clock", tools=[spec("clock", {"type": "object", "properties": {}})]))
+    uses = [data for kind, data in events(ask(paranoid, payload).content) if kind == "toolUseEvent"]
     assert [sorted(use) for use in uses] == [["name", "toolUseId"], ["name", "stop", "toolUseId"]]
 
 
 def test_the_system_text_in_front_of_the_first_turn_calls_no_tool(paranoid: Simulator) -> None:
-    asked = body(user("You have get_weather.\n\nHello", tools=[spec()]))
-    assert said(ask(paranoid, asked).content) == "You said: Hello"
+    payload = body(user("You have get_weather.\n\nHello", tools=[spec()]))
+    assert text_of(ask(paranoid, payload).content) == "You said: Hello"
 
 
 FIELDS = (
@@ -173,8 +173,8 @@ FIELDS = (
 
 @pytest.mark.parametrize("fields", FIELDS)
 def test_reasoning_asked_for_natively_comes_as_events_and_is_signed(paranoid: Simulator, fields: Any) -> None:
-    asked = body(user(modelId="claude-opus-5"), additionalModelRequestFields=fields)
-    reasons = [data for kind, data in events(ask(paranoid, asked).content) if kind == "reasoningContentEvent"]
+    payload = body(user(modelId="claude-opus-5"), additionalModelRequestFields=fields)
+    reasons = [data for kind, data in events(ask(paranoid, payload).content) if kind == "reasoningContentEvent"]
     text = "".join(reason.get("text", "") for reason in reasons)
     signatures = [reason["signature"] for reason in reasons if "signature" in reason]
     assert text
@@ -187,13 +187,13 @@ def test_reasoning_asked_for_natively_comes_as_events_and_is_signed(paranoid: Si
 
 def test_reasoning_asked_for_by_tags_comes_inside_the_text(paranoid: Simulator) -> None:
     answer = ask(paranoid, body(user("<thinking_mode>enabled</thinking_mode>\n\nHello")))
-    assert said(answer.content).startswith("<thinking>\n")
-    assert said(answer.content).endswith("</thinking>\n\nYou said: Hello")
+    assert text_of(answer.content).startswith("<thinking>\n")
+    assert text_of(answer.content).endswith("</thinking>\n\nYou said: Hello")
 
 
 def test_auto_is_resolved_to_a_real_model(paranoid: Simulator) -> None:
-    told = events(ask(paranoid, body(user(modelId="auto"))).content)
-    assert dict(told)["assistantResponseEvent"]["modelId"] == "claude-sonnet-4.5"
+    frames = events(ask(paranoid, body(user(modelId="auto"))).content)
+    assert dict(frames)["assistantResponseEvent"]["modelId"] == "claude-sonnet-4.5"
 
 
 # --- scripts
@@ -207,15 +207,15 @@ def test_quirks_change_the_frames_and_not_the_meaning() -> None:
         ("no_start", [{"name": "a", "toolUseId": "t1"}]),
     ):
         with running_simulator(script=parse_script(f'{script}["{quirk}"]')) as odd:
-            told = events(ask(odd, body()).content)
-            uses = [data for kind, data in told if kind == "toolUseEvent"]
+            frames = events(ask(odd, body()).content)
+            uses = [data for kind, data in frames if kind == "toolUseEvent"]
             assert uses[:1] == expected
             assert uses[1] == (
                 {"input": '{"p":1}'}
                 if quirk == "bare_fragments"
                 else {"name": "a", "toolUseId": "t1", "input": '{"p":1}'}
             )
-            assert (told[0][0] == "messageMetadataEvent") == (quirk != "no_start")
+            assert (frames[0][0] == "messageMetadataEvent") == (quirk != "no_start")
 
 
 def test_a_stream_may_lack_its_end_events_or_wrap_them() -> None:
@@ -236,7 +236,7 @@ def test_an_exception_ends_the_stream_before_or_after_output(before: str) -> Non
         answer = ask(broken, body())
         assert answer.status_code == 200
         assert events(answer.content)[-1] == ("ThrottlingException", {"message": "slow down", "reason": "R"})
-        assert said(answer.content) == ("Hello" if before else "")
+        assert text_of(answer.content) == ("Hello" if before else "")
 
 
 def test_throttling_comes_with_its_retry_after_and_then_passes() -> None:
@@ -249,13 +249,13 @@ def test_throttling_comes_with_its_retry_after_and_then_passes() -> None:
         assert first.headers["x-amzn-errortype"] == "ThrottlingException"
         assert first.json()["reason"] == "INSUFFICIENT_MODEL_CAPACITY"
         assert (second.status_code, second.headers["x-amzn-errortype"]) == (500, "InternalServerException")
-        assert said(third.content) == "at last"
+        assert text_of(third.content) == "at last"
 
 
 def test_a_refused_request_does_not_use_up_a_turn() -> None:
     with running_simulator(script=parse_script('[[turn]]\ntext = "once"')) as simulator:
         assert ask(simulator, body(user(origin="MOON"))).status_code == 400
-        assert said(ask(simulator, body()).content) == "once"
+        assert text_of(ask(simulator, body()).content) == "once"
 
 
 def test_any_event_can_be_written_as_it_is() -> None:
@@ -268,7 +268,7 @@ def test_any_event_can_be_written_as_it_is() -> None:
 @pytest.mark.parametrize("write", [1, 7, 1000])
 def test_frames_may_be_cut_anywhere_into_writes(write: int) -> None:
     with running_simulator(script=parse_script(f'[[turn]]\ntext = "Grüße 😀"\nchunk = 2\nwrite = {write}')) as cut:
-        assert said(ask(cut, body()).content) == "Grüße 😀"
+        assert text_of(ask(cut, body()).content) == "Grüße 😀"
 
 
 # --- endpoints
@@ -297,8 +297,8 @@ def test_every_listed_model_is_accepted(paranoid: Simulator) -> None:
     listed = CLIENT.get(f"{paranoid.url}/ListAvailableModels", headers=REST).json()["models"]
     assert len(listed) > 10
     for model in listed:
-        asked = Case(rule=48, name="", body=body(user(modelId=model["modelId"])))
-        assert first_refusal(asked.request) is None
+        case = Case(rule=48, name="", body=body(user(modelId=model["modelId"])))
+        assert first_refusal(case.request) is None
 
 
 def test_the_management_spelling_of_profiles_is_known(paranoid: Simulator) -> None:
@@ -310,21 +310,21 @@ def test_usage_counts_answers() -> None:
     with running_simulator() as simulator:
         ask(simulator, body())
         ask(simulator, body(user(origin="MOON")))
-        told = CLIENT.get(f"{simulator.url}/getUsageLimits?resourceType=CREDIT", headers=REST).json()
-        (breakdown,) = told["usageBreakdownList"]
+        document = CLIENT.get(f"{simulator.url}/getUsageLimits?resourceType=CREDIT", headers=REST).json()
+        (breakdown,) = document["usageBreakdownList"]
         assert (breakdown["resourceType"], breakdown["currentUsage"]) == ("CREDIT", 1)
 
 
 def test_web_search_answers_json_inside_json(paranoid: Simulator) -> None:
-    asked = {
+    call = {
         "id": "1",
         "jsonrpc": "2.0",
         "method": "tools/call",
         "params": {"name": "web_search", "arguments": {"query": "q"}},
     }
-    told = CLIENT.post(f"{paranoid.url}/mcp", json=asked, headers={"authorization": "Bearer t"}).json()
-    assert told["id"] == "1"
-    assert json.loads(told["result"]["content"][0]["text"])["query"] == "q"
+    document = CLIENT.post(f"{paranoid.url}/mcp", json=call, headers={"authorization": "Bearer t"}).json()
+    assert document["id"] == "1"
+    assert json.loads(document["result"]["content"][0]["text"])["query"] == "q"
 
 
 # --- tokens
@@ -337,16 +337,16 @@ def refresh(simulator: Simulator, token: str) -> httpx.Response:
 def test_an_expired_token_is_refused_until_it_is_refreshed() -> None:
     with running_simulator(script=parse_script('[tokens]\naccess = ["old"]\nrefresh = ["r1"]\nuses = 2')) as simulator:
         assert [ask(simulator, body(), authorization="Bearer old").status_code for _ in range(3)] == [200, 200, 403]
-        given = refresh(simulator, "r1").json()
-        assert given["profileArn"].startswith("arn:aws:codewhisperer:")
-        assert ask(simulator, body(), authorization=f"Bearer {given['accessToken']}").status_code == 200
+        grant = refresh(simulator, "r1").json()
+        assert grant["profileArn"].startswith("arn:aws:codewhisperer:")
+        assert ask(simulator, body(), authorization=f"Bearer {grant['accessToken']}").status_code == 200
 
 
 def test_a_rotated_refresh_token_is_dead() -> None:
     with running_simulator(script=parse_script('[tokens]\nrefresh = ["r1"]')) as simulator:
-        given = refresh(simulator, "r1").json()
+        grant = refresh(simulator, "r1").json()
         assert refresh(simulator, "r1").status_code == 401
-        assert refresh(simulator, given["refreshToken"]).status_code == 200
+        assert refresh(simulator, grant["refreshToken"]).status_code == 200
 
 
 def test_without_rotation_the_old_refresh_token_lives_and_no_new_one_is_given() -> None:
@@ -367,9 +367,9 @@ def test_a_short_lifetime_ends() -> None:
 
 def test_oidc_refreshes_in_camel_case_and_names_a_dead_token() -> None:
     with running_simulator(script=parse_script('[tokens]\nrefresh = ["r1"]')) as simulator:
-        asked = {"clientId": "c", "clientSecret": "s", "grantType": "refresh_token", "refreshToken": "r1"}
-        assert CLIENT.post(f"{simulator.url}/token", json=asked).json()["expiresIn"] == 3600
-        dead = CLIENT.post(f"{simulator.url}/token", json=asked)
+        fields = {"clientId": "c", "clientSecret": "s", "grantType": "refresh_token", "refreshToken": "r1"}
+        assert CLIENT.post(f"{simulator.url}/token", json=fields).json()["expiresIn"] == 3600
+        dead = CLIENT.post(f"{simulator.url}/token", json=fields)
         assert (dead.status_code, dead.json()["error"]) == (400, "invalid_grant")
         assert dead.headers["x-amzn-errortype"] == "InvalidGrantException"
 
@@ -377,24 +377,24 @@ def test_oidc_refreshes_in_camel_case_and_names_a_dead_token() -> None:
 def test_an_external_provider_refreshes_by_form() -> None:
     with running_simulator() as simulator:
         form = {"grant_type": "refresh_token", "client_id": "c", "refresh_token": "r"}
-        told = CLIENT.post(f"{simulator.url}/token", data=form).json()
-        assert ask(simulator, body(), authorization=f"Bearer {told['access_token']}").status_code == 200
+        document = CLIENT.post(f"{simulator.url}/token", data=form).json()
+        assert ask(simulator, body(), authorization=f"Bearer {document['access_token']}").status_code == 200
 
 
 def test_a_device_login_is_pending_before_it_is_granted() -> None:
     with running_simulator(script=parse_script("[tokens]\naccess = []\npending = 2")) as simulator:
-        asked = {"clientName": "dragoman", "clientType": "public", "scopes": ["codewhisperer:conversations"]}
-        client = CLIENT.post(f"{simulator.url}/client/register", json=asked).json()
+        fields = {"clientName": "dragoman", "clientType": "public", "scopes": ["codewhisperer:conversations"]}
+        client = CLIENT.post(f"{simulator.url}/client/register", json=fields).json()
         keys = {"clientId": client["clientId"], "clientSecret": client["clientSecret"]}
         start = {**keys, "startUrl": "https://view.awsapps.com/start"}
         device = CLIENT.post(f"{simulator.url}/device_authorization", json=start).json()
         poll = {**keys, "grantType": "urn:ietf:params:oauth:grant-type:device_code", "deviceCode": device["deviceCode"]}
-        answers = [CLIENT.post(f"{simulator.url}/token", json=poll) for _ in range(4)]
-        assert [answer.json().get("error") for answer in answers] == ["authorization_pending"] * 2 + [
+        responses = [CLIENT.post(f"{simulator.url}/token", json=poll) for _ in range(4)]
+        assert [answer.json().get("error") for answer in responses] == ["authorization_pending"] * 2 + [
             None,
             "invalid_grant",
         ]
-        token = answers[2].json()["accessToken"]
+        token = responses[2].json()["accessToken"]
         assert ask(simulator, body(), authorization=f"Bearer {token}").status_code == 200
 
 

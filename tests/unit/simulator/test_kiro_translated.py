@@ -34,8 +34,8 @@ def assistant(content: Any = "done") -> dict[str, Any]:
     return {"role": "assistant", "content": content}
 
 
-def use(id_: str = "t1", name: str = "read", given: Any = None) -> dict[str, Any]:
-    return {"type": "tool_use", "id": id_, "name": name, "input": {} if given is None else given}
+def use(id_: str = "t1", name: str = "read", arguments: Any = None) -> dict[str, Any]:
+    return {"type": "tool_use", "id": id_, "name": name, "input": {} if arguments is None else arguments}
 
 
 def result(id_: str = "t1", content: Any = "ok", **more: Any) -> dict[str, Any]:
@@ -100,7 +100,7 @@ NEAREST: dict[int, dict[str, Any]] = {
     ),
     26: schema(properties={"a": {"type": "string", "pattern": "x", "format": "uri", "minLength": 1, "const": "x"}}),
     27: ask(user(), tools=[tool(cache_control={"type": "ephemeral"})]),
-    28: ask(user(), assistant([use(given='{"path": 1}')]), user([result()]), tools=[TOOL]),
+    28: ask(user(), assistant([use(arguments='{"path": 1}')]), user([result()]), tools=[TOOL]),
     29: ask(user(), system=None, tools=None, stop_sequences=None),
     30: ask(user(), temperature=0.5, top_p=0.9, unheard_of={"a": 1}, context_management={}),
     31: ask(user()),
@@ -176,7 +176,7 @@ CLIENTS: dict[str, dict[str, Any]] = {
 }
 
 
-def said(client: str, body: dict[str, Any]) -> tuple[str, list[tuple[str, str, Any]], Any]:
+def reply_parts(client: str, body: dict[str, Any]) -> tuple[str, list[tuple[str, str, Any]], Any]:
     """A whole reply's text, calls, and the message to echo."""
     if client == "anthropic":
         text = "".join(block.get("text", "") for block in body["content"])
@@ -210,9 +210,9 @@ def test_a_whole_tool_loop_over_http_with_no_refusal(client: str) -> None:
         status, data = post(sim.url, done)
         assert status == 200, data
         reply = dragoman.translate_reply(data, source="kiro", target=client, request=done)
-        _, ((id_, name, given),), echo = said(client, reply.body)
+        _, ((id_, name, arguments),), echo = reply_parts(client, reply.body)
         assert name == "get_weather"
-        assert isinstance(given["city"], str)
+        assert isinstance(arguments["city"], str)
 
         more = {**body, "messages": [*body["messages"], echo, answered(client, id_, "18 degrees")]}
         again = dragoman.translate_request(more, source=client, target="kiro")
@@ -222,7 +222,7 @@ def test_a_whole_tool_loop_over_http_with_no_refusal(client: str) -> None:
         out = b"".join(stream.feed(data[at : at + 7]) for at in range(0, len(data), 7)) + stream.close()
         assert stream.error is None
         whole = dragoman.translate_reply(data, source="kiro", target=client, request=again)
-        text, calls, _ = said(client, whole.body)
+        text, calls, _ = reply_parts(client, whole.body)
         assert ("18 degrees" in text, calls) == (True, [])
         assert out.endswith((b'event: message_stop\ndata: {"type":"message_stop"}\n\n', b"data: [DONE]\n\n"))
         assert len(sim.requests) == 2

@@ -170,15 +170,15 @@ KNOWN: tuple[tuple[Any, Any], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("schema", "made"), KNOWN)
-def test_known_schemas_give_known_arguments(schema: Any, made: Any) -> None:
-    assert example_arguments(schema) == made
+@pytest.mark.parametrize(("schema", "value"), KNOWN)
+def test_known_schemas_give_known_arguments(schema: Any, value: Any) -> None:
+    assert example_arguments(schema) == value
 
 
 def test_an_array_of_unique_items_has_unlike_items() -> None:
-    made = example_value({"type": "array", "items": {"type": "integer"}, "minItems": 3, "uniqueItems": True})
-    assert isinstance(made, list)
-    assert len(set(map(str, made))) == 3
+    value = example_value({"type": "array", "items": {"type": "integer"}, "minItems": 3, "uniqueItems": True})
+    assert isinstance(value, list)
+    assert len(set(map(str, value))) == 3
 
 
 def test_a_schema_that_refers_to_itself_ends() -> None:
@@ -193,9 +193,9 @@ CLOCK = PromptTool("clock", {"type": "object", "properties": {}})
 
 
 def test_a_named_tool_is_called_with_arguments_that_fit() -> None:
-    said = respond(ModelPrompt(text="Please use get_weather now", tools=(CLOCK, WEATHER)))
-    assert said.parts == (TextPart("I will call get_weather."), ToolCallPart("get_weather", '{"city":"example city"}'))
-    assert said.stop is StopReason.TOOL
+    reply = respond(ModelPrompt(text="Please use get_weather now", tools=(CLOCK, WEATHER)))
+    assert reply.parts == (TextPart("I will call get_weather."), ToolCallPart("get_weather", '{"city":"example city"}'))
+    assert reply.stop is StopReason.TOOL
 
 
 def test_two_named_tools_are_called_in_parallel_in_the_order_of_the_text() -> None:
@@ -209,8 +209,8 @@ def test_without_parallel_calls_only_the_first_is_made() -> None:
 
 
 def test_arguments_written_after_the_name_are_used_as_they_are_written() -> None:
-    said = respond(ModelPrompt(text='get_weather {"city": "a } b", "n": 1.0} please', tools=(WEATHER,)))
-    assert said.parts[-1] == ToolCallPart("get_weather", '{"city": "a } b", "n": 1.0}')
+    reply = respond(ModelPrompt(text='get_weather {"city": "a } b", "n": 1.0} please', tools=(WEATHER,)))
+    assert reply.parts[-1] == ToolCallPart("get_weather", '{"city": "a } b", "n": 1.0}')
 
 
 def test_part_of_a_word_is_no_name() -> None:
@@ -227,14 +227,14 @@ def test_a_must_is_obeyed_without_a_name() -> None:
 
 
 def test_a_free_text_tool_gets_text() -> None:
-    said = respond(ModelPrompt(text="use shell", tools=(PromptTool("shell", None),)))
-    assert said.parts[-1] == ToolCallPart("shell", "example shell")
+    reply = respond(ModelPrompt(text="use shell", tools=(PromptTool("shell", None),)))
+    assert reply.parts[-1] == ToolCallPart("shell", "example shell")
 
 
 def test_results_are_quoted_and_not_answered_by_another_call() -> None:
-    said = respond(ModelPrompt(text="get_weather again", results=("21 degrees", "noon"), tools=(WEATHER,)))
-    assert said.stop is StopReason.END
-    (part,) = said.parts
+    reply = respond(ModelPrompt(text="get_weather again", results=("21 degrees", "noon"), tools=(WEATHER,)))
+    assert reply.stop is StopReason.END
+    (part,) = reply.parts
     assert isinstance(part, TextPart)
     assert "21 degrees" in part.text
     assert "noon" in part.text
@@ -253,14 +253,14 @@ def test_an_output_schema_is_answered_by_json_that_fits() -> None:
 
 
 def test_the_token_limit_cuts_the_text_and_says_so() -> None:
-    said = respond(ModelPrompt(text="hello " * 50, max_tokens=3))
-    assert said == respond(ModelPrompt(text="hello " * 50, max_tokens=3))
-    assert (said.parts, said.stop) == ((TextPart("You said: he"),), StopReason.LENGTH)
+    reply = respond(ModelPrompt(text="hello " * 50, max_tokens=3))
+    assert reply == respond(ModelPrompt(text="hello " * 50, max_tokens=3))
+    assert (reply.parts, reply.stop) == ((TextPart("You said: he"),), StopReason.LENGTH)
 
 
 def test_a_stop_sequence_cuts_the_text_and_is_named() -> None:
-    said = respond(ModelPrompt(text="one STOP two", stop=("two", "STOP")))
-    assert (said.parts, said.stop, said.sequence) == ((TextPart("You said: one "),), StopReason.SEQUENCE, "STOP")
+    reply = respond(ModelPrompt(text="one STOP two", stop=("two", "STOP")))
+    assert (reply.parts, reply.stop, reply.sequence) == ((TextPart("You said: one "),), StopReason.SEQUENCE, "STOP")
 
 
 def test_a_tool_with_a_name_full_of_signs_is_no_pattern() -> None:
@@ -441,11 +441,11 @@ def test_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:
         bad = httpx.post(f"{url}/generateAssistantResponse", json=body(user("")), headers=headers)
         missing = httpx.post(f"{url}/nowhere", json={}, headers=headers)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        _, output = process.communicate(timeout=60)
     assert b"scripted" in good.content
     assert (bad.status_code, missing.status_code) == (200, 404)  # the default profile has no rule 6
-    assert told.splitlines()[0] == "POST /generateAssistantResponse 200"
-    assert "POST /nowhere 404  rule 0 (the operation exists) at path" in told
+    assert output.splitlines()[0] == "POST /generateAssistantResponse 200"
+    assert "POST /nowhere 404  rule 0 (the operation must exist) at path" in output
 
 
 @pytest.mark.parametrize(

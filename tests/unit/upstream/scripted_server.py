@@ -144,14 +144,14 @@ def header_fields(head: bytes) -> list[tuple[str, str]]:
     return [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines if line)]
 
 
-def respond_with(*answers: bytes) -> ConnectionScript:
+def respond_with(*responses: bytes) -> ConnectionScript:
     """Answer the n-th request of a connection with the n-th answer, and the last of them for ever."""
 
     async def script(talk: ServerConnection) -> None:
         count = 0
         while True:
             await talk.request()
-            await talk.send(answers[min(count, len(answers) - 1)])
+            await talk.send(responses[min(count, len(responses) - 1)])
             count += 1
 
     return script

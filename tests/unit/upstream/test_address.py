@@ -245,7 +245,7 @@ async def test_an_answer_in_gzip_is_refused_but_a_refusal_keeps_its_status(run: 
 
 # --- The client for code that is not async, and bodies that are taken piece by piece
 
-ASKED = HttpRequest(
+REQUEST = HttpRequest(
     "POST",
     "/v1/chat/completions",
     headers=(("authorization", "Bearer x"), ("content-type", "application/json")),
@@ -256,7 +256,7 @@ SLOW = parse_script('[[turn]]\nparts = [{ text = "Begin." }, { wait = 600.0 }, {
 
 def test_the_head_comes_first_and_the_body_as_it_comes() -> None:
     with running_simulator("openai") as service:
-        head, body = send(service.url, ASKED, timeouts=HttpTimeouts())
+        head, body = send(service.url, REQUEST, timeouts=HttpTimeouts())
         assert (head.status, head.header("content-type").partition(";")[0]) == (200, "text/event-stream")
         assert b"".join(body).endswith(b"data: [DONE]\n\n")
         assert service.requests[0].wait(60) == "whole"
@@ -264,7 +264,7 @@ def test_the_head_comes_first_and_the_body_as_it_comes() -> None:
 
 def test_a_body_that_is_closed_closes_the_connection() -> None:
     with running_simulator("openai", script=SLOW) as service:
-        _, body = send(service.url, ASKED, timeouts=HttpTimeouts())
+        _, body = send(service.url, REQUEST, timeouts=HttpTimeouts())
         assert next(body)
         body.close()
         assert service.requests[0].wait(60) == "gone"
@@ -272,24 +272,24 @@ def test_a_body_that_is_closed_closes_the_connection() -> None:
 
 def test_what_fails_is_raised_where_the_request_was_made() -> None:
     with pytest.raises(ConnectFailed):
-        send("http://127.0.0.1:1", ASKED, timeouts=HttpTimeouts())
+        send("http://127.0.0.1:1", REQUEST, timeouts=HttpTimeouts())
     with pytest.raises(LocalMisuse):
         send("http://127.0.0.1:1", HttpRequest("GET", "no path"), timeouts=HttpTimeouts())
     cut = parse_script('[[turn]]\ntext = "Hello, how are you?"\ncut = { byte = 150, how = "close" }')
     with running_simulator("openai", script=cut) as service:
-        head, body = send(service.url, ASKED, timeouts=HttpTimeouts())
+        head, body = send(service.url, REQUEST, timeouts=HttpTimeouts())
         with pytest.raises(Truncated):
             list(body)
         assert head.status == 200
     with running_simulator("openai", script=SLOW) as service:
-        _, body = send(service.url, ASKED, timeouts=HttpTimeouts(idle=0.1))
+        _, body = send(service.url, REQUEST, timeouts=HttpTimeouts(idle=0.1))
         with pytest.raises(TimedOut):
             list(body)
 
 
 async def test_it_works_inside_of_a_running_loop() -> None:
     with running_simulator("openai") as service:
-        head, body = send(service.url, ASKED, timeouts=HttpTimeouts())
+        head, body = send(service.url, REQUEST, timeouts=HttpTimeouts())
         assert (head.status, bool(b"".join(body))) == (200, True)
 
 
@@ -297,7 +297,7 @@ async def test_nothing_is_read_while_a_piece_is_being_used() -> None:
     script = parse_script(f'[[turn]]\ntext = "{"x" * 2_000_000}"\nchunk = 50000')
     async with Simulator("openai", script=script) as service:
         client = HttpClient()
-        reply = await client.open(service.url, ASKED)
+        reply = await client.open(service.url, REQUEST)
         pieces = reply.pieces()
         size = len(await anext(pieces))
         assert reply._is_paused

@@ -341,7 +341,7 @@ async def test_a_dead_address_costs_a_quarter_of_a_second_not_the_whole_deadline
     hole, sockets = await black_hole()
     async with run_server(respond_once(OK)) as server:
         loop = asyncio.get_running_loop()
-        answers = [
+        responses = [
             (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))
             for port in (int(hole.rpartition(":")[2]), 1, server.port)
         ]
@@ -351,7 +351,7 @@ async def test_a_dead_address_costs_a_quarter_of_a_second_not_the_whole_deadline
                 return getattr(loop, name)
 
             async def getaddrinfo(self, *_: object, **__: object) -> object:
-                return answers
+                return responses
 
         monkeypatch.setattr("dragoman.http.client.connecting.asyncio.get_running_loop", Names)
         began = loop.time()

@@ -67,8 +67,8 @@ WHOLE = {
 @pytest.mark.parametrize("size", [0, 1], ids=["in one write", "byte by byte"])
 @pytest.mark.parametrize("case", WHOLE)
 def test_a_whole_answer_is_read_and_its_connection_kept_if_it_may_be(run: Run, case: str, size: int) -> None:
-    answer, body, kept = WHOLE[case]
-    assert run(ask(respond_once(answer, size=size, end=None))) == (200, body, kept)
+    answer, body, is_kept = WHOLE[case]
+    assert run(ask(respond_once(answer, size=size, end=None))) == (200, body, is_kept)
 
 
 @pytest.mark.parametrize("size", [0, 1])
@@ -156,9 +156,9 @@ def test_a_half_closed_connection_still_gives_its_whole_answer(run: Run) -> None
         talk.writer.write_eof()
         await talk.gone()
 
-    status, body, kept = run(ask(script))
+    status, body, is_kept = run(ask(script))
     assert (status, body) == (200, b"ok")
-    assert kept in (0, 1)  # the end may be read after ours
+    assert is_kept in (0, 1)  # the end may be read after ours
 
 
 def test_a_half_close_in_the_middle_of_a_request_that_is_not_read_does_not_hang(run: Run) -> None:

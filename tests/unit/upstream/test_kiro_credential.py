@@ -14,8 +14,8 @@ import pytest
 from msgspec import structs
 
 from dragoman.errors import ConnectFailed
-from dragoman.gateway.backend import ConfiguredKey
-from dragoman.gateway.secrets import literal_secret, plain_value
+from dragoman.gateway.secrets import ConfiguredSecret, literal_secret, plain_value
+from dragoman.gateway.upstream_credentials import ConfiguredKey, SecretSetting
 from dragoman.simulator import running_simulator
 from dragoman.upstream.credentials import CredentialFault, SecretText
 from dragoman.upstream.kiro.cli_store import CliStore
@@ -267,8 +267,8 @@ def test_a_dead_refresh_token_says_to_log_in_and_is_not_tried_again(tmp_path: Pa
 
     with running_simulator("kiro", script=token_script(refresh=["another"])) as simulator:
         subject = credential(write_store(tmp_path), fetch, endpoints=endpoints_of(simulator))
-        said = asyncio.run(twice(subject))
-        assert all("dragoman auth login kiro" in words for words in said)
+        messages = asyncio.run(twice(subject))
+        assert all("dragoman auth login kiro" in words for words in messages)
         assert paths(simulator) == ["/refreshToken"]
         assert subject.describe()["state"] == "login needed"
         write_store(tmp_path, refresh_token="another")  # the person has logged in
@@ -367,8 +367,8 @@ async def test_secrets_are_in_no_log_no_description_and_no_error(
     caplog.set_level(logging.DEBUG)
     for answer in (echo, json_response({"accessToken": "access-1", "refreshToken": "refresh-1"})):
         subject = credential(write_store(tmp_path, **IDC), SignInService(lambda _, it=answer: it).fetch)  # type: ignore[misc]
-        (said,) = await asyncio.gather(subject.sign(CHAT), return_exceptions=True)
-        shown = f"{said if isinstance(said, Exception) else ''} {subject.describe()} {vars(subject)} {caplog.text}"
+        (error,) = await asyncio.gather(subject.sign(CHAT), return_exceptions=True)
+        shown = f"{error if isinstance(error, Exception) else ''} {subject.describe()} {vars(subject)} {caplog.text}"
         assert [secret for secret in SECRETS if secret in shown] == []
 
 
@@ -383,10 +383,10 @@ def signed(
 
 def test_headers_name_only_this_client(tmp_path: Path) -> None:
     store = write_store(tmp_path, expires_at=LIVE)
-    asked = structs.replace(
+    request = structs.replace(
         CHAT, headers=(("user-agent", "KiroIDE"), ("authorization", "Bearer the-clients"), ("accept", "x"))
     )
-    first, second = signed(store, request=asked), signed(store, request=asked)
+    first, second = signed(store, request=request), signed(store, request=request)
     assert [value for name, value in first.headers if name == "authorization"] == ["Bearer access-1"]
     assert first.header("user-agent").startswith("dragoman/")
     assert first.header("x-amz-user-agent").startswith("dragoman/")
@@ -486,13 +486,20 @@ def test_a_profile_in_the_body_is_left_alone_and_one_in_an_argument_is_not_taken
     assert json.loads(signed(store, profile="auto", request=nested).body)["profileArn"] == ARN
 
 
+def test_u2_the_query_for_models_names_the_profile(tmp_path: Path) -> None:
+    store = write_store(tmp_path, profile_arn=ARN, expires_at=LIVE)
+    asked = HttpRequest("GET", "/ListAvailableModels", "origin=AI_EDITOR&nextToken=a%2Fb")
+    query = signed(store, profile="auto", request=asked).query
+    assert query.startswith("origin=AI_EDITOR&nextToken=a%2Fb&profileArn=arn%3Aaws%3A")
+
+
 async def test_a_signed_conversation_of_our_own_dialect_passes_a_host_that_needs_the_profile(tmp_path: Path) -> None:
     from dragoman.dialects import get
     from dragoman.simulator import SimulatorLimits
 
     dialect = get("kiro")
-    asked = {"model": "claude-sonnet-4.5", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
-    conversation = get("anthropic").codec.parse_request(get("anthropic").binding.unwrap(asked))  # type: ignore[arg-type]
+    body = {"model": "claude-sonnet-4.5", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    conversation = get("anthropic").codec.parse_request(get("anthropic").binding.unwrap(body))  # type: ignore[arg-type]
     conversation = structs.replace(conversation, max_tokens=None, stream=True)
     request = dialect.binding.wrap(dialect.codec.render_request(conversation))
     with running_simulator("kiro", profile="paranoid", limits=SimulatorLimits(profile_required=True)) as simulator:
@@ -522,8 +529,12 @@ def test_a_free_trial_counts_while_it_lasts(tmp_path: Path) -> None:
 
 
 async def test_a_configured_key_signs_in_the_style_of_its_upstream() -> None:
-    key, asked = literal_secret("sk-1"), structs.replace(CHAT, headers=(("x-api-key", "clients"),))
-    assert (await ConfiguredKey("k", key, "authorization").sign(asked)).header("authorization") == "Bearer sk-1"
-    assert (await ConfiguredKey("k", key, "x-api-key").sign(asked)).headers == (("x-api-key", "sk-1"),)
-    assert await ConfiguredKey("k", key, "authorization").refused(401) is False
-    assert await ConfiguredKey("none", plain_value(""), "authorization").sign(CHAT) == CHAT
+    key, request = literal_secret("sk-1"), structs.replace(CHAT, headers=(("x-api-key", "clients"),))
+
+    def configured(secret: ConfiguredSecret, header: str) -> ConfiguredKey:
+        return ConfiguredKey(SecretSetting("u", "key", "[upstreams.u] key", secret), header)
+
+    assert (await configured(key, "authorization").sign(request)).header("authorization") == "Bearer sk-1"
+    assert (await configured(key, "x-api-key").sign(request)).headers == (("x-api-key", "sk-1"),)
+    assert await configured(key, "authorization").refused(401) is False
+    assert await configured(plain_value(""), "authorization").sign(CHAT) == CHAT

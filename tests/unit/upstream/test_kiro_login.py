@@ -19,6 +19,7 @@ from dragoman.simulator import Simulator, running_simulator
 from dragoman.upstream.credentials import CredentialFault, SecretText
 from dragoman.upstream.kiro.logins import KiroPaths, open_store
 from dragoman.upstream.kiro.sign_in import DeviceLogin
+from dragoman.upstream.kiro.stores import OwnStore
 from dragoman.upstream.kiro.token import Token, render_time
 from dragoman.wire.http import HttpRequest, HttpResponse
 from tests.unit.upstream.kiro_logins import (
@@ -64,9 +65,9 @@ def service(*polls: HttpResponse | Exception) -> SignInService:
     return SignInService(answer)
 
 
-def wait(asked: SignInService, sleeper: Sleeper, **more: Any) -> Token:
+def wait(sign_in: SignInService, sleeper: Sleeper, **more: Any) -> Token:
     async def login() -> Token:
-        device = DeviceLogin(asked.fetch, sleep=sleeper, **more)
+        device = DeviceLogin(sign_in.fetch, sleep=sleeper, **more)
         return await device.wait(await device.begin(), lambda: NOW)
 
     return asyncio.run(login())
@@ -81,10 +82,10 @@ GRANTED = json_response({"accessToken": "a", "refreshToken": "r", "expiresIn": 3
 
 def test_a_device_login_polls_as_it_is_told_and_keeps_what_a_refresh_needs() -> None:
     sleeper = Sleeper()
-    asked = service(oauth("authorization_pending"), oauth("slow_down"), Reset("cut"), oauth("x", 503), GRANTED)
-    token = wait(asked, sleeper, region="eu-west-1", start_url="https://corp.awsapps.com/start/")
+    sign_in = service(oauth("authorization_pending"), oauth("slow_down"), Reset("cut"), oauth("x", 503), GRANTED)
+    token = wait(sign_in, sleeper, region="eu-west-1", start_url="https://corp.awsapps.com/start/")
     assert sleeper.slept == [5, 5, 10, 10, 10]
-    assert {base for base, _ in asked.calls} == {"https://oidc.eu-west-1.amazonaws.com"}
+    assert {base for base, _ in sign_in.calls} == {"https://oidc.eu-west-1.amazonaws.com"}
     assert (token.kind, token.region, token.start_url, token.provider) == (
         "idc", "eu-west-1", "https://corp.awsapps.com/start", "Enterprise",
     )  # fmt: skip
@@ -97,12 +98,12 @@ def test_a_device_login_polls_as_it_is_told_and_keeps_what_a_refresh_needs() -> 
 
 
 def test_the_client_is_registered_under_our_own_name() -> None:
-    asked = service(GRANTED)
-    wait(asked, Sleeper())
-    body = json.loads(asked.calls[0][1].body)
+    sign_in = service(GRANTED)
+    wait(sign_in, Sleeper())
+    body = json.loads(sign_in.calls[0][1].body)
     assert (body["clientName"], body["clientType"]) == ("dragoman", "public")
     assert "codewhisperer:conversations" in body["scopes"]
-    assert asked.calls[0][1].header("user-agent").startswith("dragoman/")
+    assert sign_in.calls[0][1].header("user-agent").startswith("dragoman/")
 
 
 def test_a_login_for_builder_id_says_so() -> None:
@@ -137,10 +138,10 @@ def test_no_page_but_https_is_shown_or_opened(page: str) -> None:
     "more", [{"region": "evil.example/"}, {"start_url": "http://x.example/start"}, {"start_url": ""}]
 )
 def test_a_bad_region_or_start_page_is_refused_before_any_call(more: dict[str, str]) -> None:
-    asked = service()
+    sign_in = service()
     with pytest.raises(CredentialFault):
-        wait(asked, Sleeper(), **more)
-    assert asked.calls == []
+        wait(sign_in, Sleeper(), **more)
+    assert sign_in.calls == []
 
 
 def test_a_device_login_against_the_simulator() -> None:
@@ -184,9 +185,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_login_list_refresh_with_the_simulator(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with running_simulator("kiro", script=token_script(access=[], refresh=[])) as simulator:
         assert run("login", "kiro", "--no-browser", "--endpoint", simulator.url) == 0
-        told_to = capsys.readouterr()
-        assert told_to.out == "own:default\n"
-        assert "SIM-" in told_to.err
+        printed = capsys.readouterr()
+        assert printed.out == "own:default\n"
+        assert "SIM-" in printed.err
         path = KiroPaths().own_file("default")
         assert path.is_relative_to(home)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -207,7 +208,15 @@ def test_login_list_refresh_with_the_simulator(home: Path, capsys: pytest.Captur
         shown_plainly = capsys.readouterr().out
         assert "own:default" in shown_plainly
         for secret in (after["access_token"], after["refresh_token"], after["client_secret"]):
-            assert secret not in told_to.out + told_to.err + shown.out + shown_plainly
+            assert secret not in printed.out + printed.err + shown.out + shown_plainly
+
+
+def test_u12_a_practice_login_does_not_replace_a_real_one(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = OwnStore(KiroPaths().own_file("default"))
+    store.write({"type": "kiro", "access_token": "a", "refresh_token": "the-real-one", "auth_method": "social"})
+    assert run("login", "kiro", "--no-browser", "--endpoint", "http://127.0.0.1:9") == 2
+    assert "--name practice" in capsys.readouterr().err
+    assert store.load().refresh == SecretText("the-real-one")
 
 
 def test_no_login_is_exit_status_5_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:

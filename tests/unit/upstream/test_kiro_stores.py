@@ -22,6 +22,7 @@ from msgspec import structs
 from dragoman.upstream.credentials import CredentialFault, SecretText
 from dragoman.upstream.kiro.atomic_files import check_replaceable, replace_file
 from dragoman.upstream.kiro.cli_store import CliStore
+from dragoman.upstream.kiro.credential import KiroCredential
 from dragoman.upstream.kiro.logins import KiroPaths, find_logins, open_store
 from dragoman.upstream.kiro.stores import ApiKeyStore, IdeStore, OwnStore
 from dragoman.upstream.kiro.token import Token, render_time, render_token
@@ -306,6 +307,22 @@ def test_every_login_of_the_machine_is_found_ours_first(tmp_path: Path) -> None:
     assert isinstance(open_store("", here), OwnStore)
     assert isinstance(open_store("ide", here), IdeStore)
     assert isinstance(open_store("cli", here), CliStore)
+
+
+def test_u12_a_login_made_with_the_simulator_comes_last_and_is_marked(tmp_path: Path) -> None:
+    here = places(tmp_path)
+    OwnStore(here.own_file("default")).write({**document(), "endpoint": "http://127.0.0.1:9"})
+    assert [(found.spec, found.is_practice) for found in find_logins(here)] == [("own:default", True)]
+    assert open_store("", here).label == str(here.own_file("default"))  # the only one
+    with pytest.raises(CredentialFault, match=r"own:default is for practice.*dragoman auth login kiro"):
+        open_store("", here, is_practice=False)
+    here.ide_file.parent.mkdir(parents=True)
+    ide(here.ide_file.parent)
+    OwnStore(here.own_file("work")).write(document())
+    assert [found.spec for found in find_logins(here)] == ["own:work", "ide", "own:default"]
+    assert open_store("", here).label == str(here.own_file("work"))
+    shown = KiroCredential(find_logins(here)[-1].store, fetch=None).describe()  # type: ignore[arg-type]
+    assert shown["practice"] is True and "for practice with the simulator at http://127.0.0.1:9" in str(shown["source"])
 
 
 def test_a_login_that_points_at_another_programs_is_that_programs(tmp_path: Path) -> None:

@@ -243,13 +243,13 @@ async def test_s5_the_lock_of_another_process_is_waited_for_once(
     waited: list[object] = []
 
     @asynccontextmanager
-    async def held(lock: object) -> AsyncIterator[None]:
+    async def busy_lock(lock: object) -> AsyncIterator[None]:
         waited.append(lock)
         if waited:
             raise LockTimeout("another process has the lock", is_permanent=False)
         yield
 
-    monkeypatch.setattr("dragoman.upstream.kiro.credential.file_lock", held)
+    monkeypatch.setattr("dragoman.upstream.kiro.credential.file_lock", busy_lock)
     clock = Clock()
     login = credential(write_store(tmp_path), SignInService(lambda _: json_response({})).fetch, now=clock)
     for _ in range(3):

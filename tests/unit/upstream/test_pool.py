@@ -114,7 +114,7 @@ async def test_nothing_breaks_out_of_a_head(run: Run, request_: HttpRequest) -> 
 # Caps and the queue
 
 
-def held(release: asyncio.Event) -> ConnectionScript:
+def respond_after(release: asyncio.Event) -> ConnectionScript:
     async def script(talk: ServerConnection) -> None:
         while True:
             await talk.request()
@@ -127,7 +127,10 @@ def held(release: asyncio.Event) -> ConnectionScript:
 async def test_no_more_run_at_once_than_the_cap_and_the_rest_wait_in_order(run: Run) -> None:
     release = asyncio.Event()
     ended: list[int] = []
-    async with run_client_and_server(held(release), caps=PoolLimits(connections=3, waiting=10)) as (server, client):
+    async with run_client_and_server(respond_after(release), caps=PoolLimits(connections=3, waiting=10)) as (
+        server,
+        client,
+    ):
 
         async def one(number: int) -> None:
             await body_of(client, server.url)
@@ -153,7 +156,9 @@ async def overloaded(call: Awaitable[object]) -> None:
 
 async def test_a_full_queue_and_a_long_wait_say_overloaded(run: Run) -> None:
     release = asyncio.Event()
-    async with run_client_and_server(held(release), caps=PoolLimits(connections=1, waiting=1, wait_seconds=0.1)) as (
+    async with run_client_and_server(
+        respond_after(release), caps=PoolLimits(connections=1, waiting=1, wait_seconds=0.1)
+    ) as (
         server,
         client,
     ):
@@ -188,7 +193,9 @@ async def test_a_waiter_who_leaves_loses_no_slot(run: Run) -> None:
 
 async def test_no_more_are_kept_than_the_cap_and_none_for_longer_than_allowed(run: Run) -> None:
     release = asyncio.Event()
-    async with run_client_and_server(held(release), caps=PoolLimits(idle=2, idle_seconds=1.0), sweep_seconds=0.02) as (
+    async with run_client_and_server(
+        respond_after(release), caps=PoolLimits(idle=2, idle_seconds=1.0), sweep_seconds=0.02
+    ) as (
         server,
         client,
     ):
@@ -300,13 +307,13 @@ async def test_it_is_retried_on_a_new_connection_and_never_again(run: Run) -> No
         assert (len(server.requests), server.connections) == (4, 3)
 
 
-@pytest.mark.parametrize("said", [b"H", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n"])
-async def test_after_one_byte_of_an_answer_nothing_is_sent_again(run: Run, said: bytes) -> None:
+@pytest.mark.parametrize("data", [b"H", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n"])
+async def test_after_one_byte_of_an_answer_nothing_is_sent_again(run: Run, data: bytes) -> None:
     async def script(talk: ServerConnection) -> None:
         await talk.request()
         await talk.send(OK)
         await talk.request()
-        await talk.send(said)
+        await talk.send(data)
 
     async with run_client_and_server(script) as (server, client):
         await body_of(client, server.url)

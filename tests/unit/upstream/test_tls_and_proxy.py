@@ -40,13 +40,13 @@ class CertificateAuthority:
         self.ca = trustme.CA()
         self.ca_file = str(folder / "ca.pem")
         self.ca.cert_pem.write_to_path(self.ca_file)
-        self.asked: list[str | None] = []
+        self.server_names: list[str | None] = []
 
     def server(self, *names: str, ca: trustme.CA | None = None) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         (ca or self.ca).issue_cert(*names).configure_cert(context)
         context.set_alpn_protocols(["http/1.1"])
-        context.sni_callback = lambda _, name, __: self.asked.append(name)
+        context.sni_callback = lambda _, name, __: self.server_names.append(name)
         return context
 
     @property
@@ -66,20 +66,20 @@ async def read(client: HttpClient, url: str, tls: TlsSettings | None, proxy: str
 async def test_tls_verifies_asks_for_the_name_and_keeps_the_connection(
     run: Run, authority: CertificateAuthority
 ) -> None:
-    authority.asked.clear()
+    authority.server_names.clear()
     async with run_client_and_server(respond_with(OK), tls=authority.server("localhost")) as (server, client):
         for _ in range(50):
             assert await read(client, server.url, authority.tls) == b"ok"
         assert server.connections == 1
-        assert authority.asked == ["localhost"]
+        assert authority.server_names == ["localhost"]
 
 
 async def test_another_server_name_is_asked_for_and_verified(run: Run, authority: CertificateAuthority) -> None:
-    authority.asked.clear()
+    authority.server_names.clear()
     async with run_client_and_server(respond_with(OK), tls=authority.server("inner.example")) as (server, client):
         tls = TlsSettings(ca_file=authority.ca_file, server_name="inner.example")
         assert await read(client, server.url, tls) == b"ok"
-        assert authority.asked == ["inner.example"]
+        assert authority.server_names == ["inner.example"]
         with pytest.raises(ConnectFailed, match="not trusted"):
             await read(client, server.url, authority.tls)
 
@@ -273,17 +273,19 @@ async def proxy(
 async def test_a_tunnel_through_a_proxy_verifies_the_upstream_and_is_kept(
     run: Run, authority: CertificateAuthority, size: int
 ) -> None:
-    authority.asked.clear()
+    authority.server_names.clear()
     async with run_server(respond_with(OK), tls=authority.server("localhost")) as server, proxy(size=size) as between:
         client = HttpClient()
         through = between.url.replace("://", "://me:secret@")
         for _ in range(3):
             assert await read(client, server.url, authority.tls, through) == b"ok"
-        assert authority.asked == ["localhost"]
+        assert authority.server_names == ["localhost"]
         (head,) = between.heads
         assert head.split(b"\r\n")[0] == b"CONNECT localhost:%d HTTP/1.1" % server.port
         assert ("proxy-authorization", "Basic bWU6c2VjcmV0") in header_fields(head)
-        assert all(b"authorization" not in asked for asked, _ in server.requests)  # the password stays with the proxy
+        assert all(
+            b"authorization" not in request for request, _ in server.requests
+        )  # the password stays with the proxy
         await client.aclose()
         await asyncio.sleep(0.05)
 

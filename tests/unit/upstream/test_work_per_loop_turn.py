@@ -30,7 +30,7 @@ class Turns:
     """Counts the turns of the loop, and what is given to a reader between two of them."""
 
     def __init__(self) -> None:
-        self.given: Counter[int] = Counter()
+        self.counts: Counter[int] = Counter()
         self.body = b""
         self._turn = 0
         self._loop = asyncio.get_running_loop()
@@ -41,7 +41,7 @@ class Turns:
         self._loop.call_soon(self._count)
 
     def take(self, piece: bytes) -> None:
-        self.given[self._turn] += len(piece)
+        self.counts[self._turn] += len(piece)
         self.body += piece
 
 
@@ -78,8 +78,8 @@ async def test_s3_a_turn_translates_at_most_the_stated_bytes(run: Run) -> None:
         turns = Turns()
         await (await client.open(server.url, POST)).pump(turns.take)
     assert turns.body == BODY
-    assert max(turns.given.values()) <= MOST
-    assert len(turns.given) >= SIZE // MOST
+    assert max(turns.counts.values()) <= MOST
+    assert len(turns.counts) >= SIZE // MOST
 
 
 async def test_s3_small_http_chunks_are_counted_as_they_come(run: Run) -> None:
@@ -89,7 +89,7 @@ async def test_s3_small_http_chunks_are_counted_as_they_come(run: Run) -> None:
         turns = Turns()
         await (await client.open(server.url, POST)).pump(turns.take)
     assert turns.body == BODY[:65536]
-    assert max(turns.given.values()) <= MOST
+    assert max(turns.counts.values()) <= MOST
 
 
 async def test_s3_what_came_before_the_reader_is_given_in_turns_too(run: Run) -> None:
@@ -100,7 +100,7 @@ async def test_s3_what_came_before_the_reader_is_given_in_turns_too(run: Run) ->
         turns = Turns()
         await reply.pump(turns.take)
     assert turns.body == BODY
-    assert max(turns.given.values()) <= MOST
+    assert max(turns.counts.values()) <= MOST
 
 
 @pytest.mark.parametrize("then", ["close", "reset"])
@@ -144,7 +144,7 @@ async def test_a_reader_that_pauses_gets_no_more_than_was_given_then(run: Run) -
 
         def take(piece: bytes) -> None:
             turns.take(piece)
-            if len(turns.given) == 1:
+            if len(turns.counts) == 1:
                 reply.pause()
 
         pumping = asyncio.ensure_future(reply.pump(take))
@@ -169,10 +169,10 @@ async def test_giving_an_answer_up_between_two_turns_ends_it(run: Run) -> None:
         pumping.cancel()
         with pytest.raises(asyncio.CancelledError):
             await pumping
-        given = len(turns.body)
+        size = len(turns.body)
         for _ in range(50):
             await asyncio.sleep(0)
-        assert (len(turns.body) - given) == 0
+        assert (len(turns.body) - size) == 0
 
 
 def test_s3_a_loop_that_stood_still_reads_before_it_judges_silence(run: Run) -> None:
@@ -181,12 +181,12 @@ def test_s3_a_loop_that_stood_still_reads_before_it_judges_silence(run: Run) -> 
     listener = socket.create_server(("127.0.0.1", 0))
 
     def answer() -> None:
-        with listener, listener.accept()[0] as spoken:
-            spoken.recv(65536)
-            spoken.sendall(head(2) + b"o")
+        with listener, listener.accept()[0] as connection:
+            connection.recv(65536)
+            connection.sendall(head(2) + b"o")
             busy.wait(10)
-            spoken.sendall(b"k")
-            spoken.recv(1)  # until the client ends it
+            connection.sendall(b"k")
+            connection.recv(1)  # until the client ends it
 
     async def main() -> bytes:
         client = HttpClient(sweep_seconds=0.01)
@@ -256,8 +256,8 @@ class Case:
             return b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n" + body
         size = chance.choice([100, 3000, 100_000])
         chunks = [body[at : at + size] for at in range(0, len(body), size)]
-        told = b"".join([b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks])
-        return b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + told + b"0\r\n\r\n"
+        data = b"".join([b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks])
+        return b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + data + b"0\r\n\r\n"
 
     async def tell(self, talk: ServerConnection) -> None:
         data, chance = self.answer(), self.chance
@@ -299,7 +299,7 @@ class Case:
             raise AssertionError(f"{self.framing}, {self.end}, {len(got)} of {len(self.body)}: {error!r}")
 
 
-def telling(cases: list[Case]) -> ConnectionScript:
+def respond_to(cases: list[Case]) -> ConnectionScript:
     async def script(talk: ServerConnection) -> None:
         while cases:
             await talk.request()
@@ -321,7 +321,7 @@ async def test_s3_a_body_is_whole_or_it_is_an_error(
 ) -> None:
     cases = [Case(1000 * seed + number) for number in range(ROUNDS)]
     context = authority.server("localhost") if tls else None
-    async with run_server(telling(cases), tls=context) as server, aclosing(HttpClient()) as client:
+    async with run_server(respond_to(cases), tls=context) as server, aclosing(HttpClient()) as client:
         while cases:
             case = cases[0]
             try:

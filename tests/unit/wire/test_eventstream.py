@@ -306,16 +306,16 @@ class Splitter:
 
     def __init__(self, markers: Markers) -> None:
         self.markers = markers
-        self.held = ""
+        self.unread = ""
         self.pieces: list[str] = []
 
     def feed(self, text: str, *, final: bool = False) -> None:
-        text, at = self.held + text, 0
+        text, at = self.unread + text, 0
         while True:
             start, marker = self.markers.find(text, at, final)
             self._plain(text[at:start])
             if not marker:
-                self.held = text[start:]
+                self.unread = text[start:]
                 return
             self.pieces.append(marker)
             at = start + len(marker)
@@ -334,7 +334,7 @@ def test_cut_anywhere_it_is_leftmost_longest(markers: set[str], texts: list[str]
         splitter.feed(text)
     splitter.feed("", final=True)
     assert splitter.pieces == by_the_book(markers, "".join(texts))
-    assert splitter.held == ""
+    assert splitter.unread == ""
 
 
 @given(some_markers, some_text)
@@ -342,8 +342,8 @@ def test_nothing_is_held_but_the_beginning_of_a_marker(markers: set[str], texts:
     splitter = Splitter(Markers(markers))
     for at, text in enumerate(texts):
         splitter.feed(text)
-        assert "".join(splitter.pieces) + splitter.held == "".join(texts[: at + 1])
-        assert splitter.held == "" or any(m.startswith(splitter.held) and m != splitter.held for m in markers)
+        assert "".join(splitter.pieces) + splitter.unread == "".join(texts[: at + 1])
+        assert splitter.unread == "" or any(m.startswith(splitter.unread) and m != splitter.unread for m in markers)
 
 
 @given(st.text("ab<", max_size=12), st.sets(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=4))
@@ -390,10 +390,10 @@ def test_a_tool_section_character_by_character() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "held"), [("a > b", ""), ("a < b", ""), ("", ""), ("if a <", "<"), ("b\n<|", "<|"), ("<|x", "")]
+    ("text", "rest"), [("a > b", ""), ("a < b", ""), ("", ""), ("if a <", "<"), ("b\n<|", "<|"), ("<|x", "")]
 )
-def test_text_without_a_marker_is_held_only_where_one_may_begin(text: str, held: str) -> None:
-    assert Markers(KIMI).find(text, 0, False) == (len(text) - len(held), "")
+def test_text_without_a_marker_is_held_only_where_one_may_begin(text: str, rest: str) -> None:
+    assert Markers(KIMI).find(text, 0, False) == (len(text) - len(rest), "")
 
 
 def test_a_marker_that_begins_another_waits() -> None:

@@ -21,12 +21,12 @@ def test_frames_do_not_depend_on_cuts(size: int) -> None:
     decoder = NdjsonDecoder()
     frames = [frame for at in range(0, len(STREAM), size) for frame in decoder.feed(STREAM[at : at + size])]
     assert [*frames, *decoder.close()] == FRAMES
-    assert decoder.held == 0 and not list(decoder.close())
+    assert decoder.buffered_bytes == 0 and not list(decoder.close())
 
 
 def test_what_is_held_is_counted_and_limited() -> None:
     decoder = NdjsonDecoder(8)
-    assert not list(decoder.feed(b'{"a"')) and decoder.held == 4
+    assert not list(decoder.feed(b'{"a"')) and decoder.buffered_bytes == 4
     frames = decoder.feed(b":1}\n{}\n" + b"x" * 9)
     assert [next(frames).data, next(frames).data] == [b'{"a":1}', b"{}"]
     with pytest.raises(FrameTooLong):

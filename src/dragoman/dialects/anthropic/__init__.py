@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.dialects.anthropic.codec import AnthropicBinding, AnthropicCodec, AnthropicListing
+from dragoman.dialects.anthropic.codec import MODEL_LIST, AnthropicBinding, AnthropicCodec, AnthropicListing
 from dragoman.dialects.anthropic.request import read_typed_request
 from dragoman.dialects.base import Dialect
 from dragoman.dialects.kit.binding import TokenCountField
@@ -15,6 +15,7 @@ DIALECT = Dialect(
     AnthropicBinding(),
     TokenCountField("input_tokens"),
     AnthropicListing(),
+    MODEL_LIST,
     key_header="x-api-key",
     typed_reader=read_typed_request,
     attribution=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import ClassVar
+from urllib.parse import unquote
 
 from msgspec import Struct
 
@@ -19,6 +20,7 @@ from dragoman.dialects.anthropic.tools import COMPACTION
 from dragoman.dialects.base import ApiRequest, ListedModel, Operation, in_cache_order
 from dragoman.dialects.kit.binding import EVENT_STREAM, JSON, json_post, request_from_fields
 from dragoman.dialects.kit.faults import error_response
+from dragoman.dialects.kit.model_lists import JsonModelList, page_query
 from dragoman.dialects.kit.values import iso_time
 from dragoman.errors import Fault
 from dragoman.model.capabilities import Capabilities, IdentifierFormat, reads_results_by_order, traits
@@ -124,7 +126,7 @@ class AnthropicBinding(Struct, frozen=True):
         path = request.path.rstrip("/")
         if request.method == "GET" and request.header("anthropic-version"):
             if path == _MODELS or path.startswith(_MODELS + "/"):
-                return ApiRequest("models", path[len(_MODELS) + 1 :], False, None, hints_of(request))
+                return ApiRequest("models", unquote(path[len(_MODELS) + 1 :]), False, None, hints_of(request))
             return None
         operation = _PATHS.get(path) or _PATHS.get(f"/v1{path}")  # Base URLs of clients end with or without /v1.
         if request.method != "POST" or operation is None:
@@ -140,7 +142,8 @@ class AnthropicBinding(Struct, frozen=True):
             headers = (*headers, ("anthropic-beta", beta))
         if call.operation == "models":
             path = f"{_MODELS}/{call.model}" if call.model else _MODELS
-            return HttpRequest("GET", path, headers=(("accept", JSON), *headers))
+            query = "" if call.model else page_query(call, "after_id", limit="1000")
+            return HttpRequest("GET", path, query, (("accept", JSON), *headers))
         path = next(path for path, operation in _PATHS.items() if operation == call.operation)
         accept = EVENT_STREAM if call.stream and call.operation == "generate" else JSON
         return json_post(path, _body(call), accept, more=headers)
@@ -163,6 +166,10 @@ def _body(call: ApiRequest) -> dict[str, Json]:
 
 
 # --- The list of models
+
+MODEL_LIST = JsonModelList(
+    "data", "id", ("max_input_tokens",), ("max_tokens",), next_page="last_id", has_more="has_more"
+)
 
 
 class AnthropicListing:

@@ -313,10 +313,10 @@ class AnthropicEncoder(NumberedEncoder):
             self._start(key, render_block(block, LocalMisuse), out)
 
     def _whole(self, key: int, body: dict[str, Json], out: list[Payload]) -> None:
-        given = body.get("input")
-        if body.get("type") in _GROWING_INPUT and given:
+        input_ = body.get("input")
+        if body.get("type") in _GROWING_INPUT and input_:
             self._start(key, {**body, "input": {}}, out)
-            self._delta(ev.ArgumentsDelta(key, jsonio.encode(given).decode()), out)
+            self._delta(ev.ArgumentsDelta(key, jsonio.encode(input_).decode()), out)
         else:
             self._start(key, body, out)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.dialects.kit.faults import CLAUDE_FAULTS, unreadable_message
+from dragoman.dialects.kit.faults import CLAUDE_FAULTS, refusal_message
 from dragoman.dialects.kit.values import decoded
 from dragoman.errors import ErrorKind, Fault
 from dragoman.model.conversation import Conversation
@@ -12,7 +12,7 @@ from dragoman.wire.jsonio import Json
 
 status_of = CLAUDE_FAULTS.status_of
 # The service has one error type for these kinds; only the message distinguishes them.
-_BY_MESSAGE: tuple[tuple[str, ErrorKind], ...] = (
+_KIND_BY_PHRASE: tuple[tuple[str, ErrorKind], ...] = (
     ("prompt is too long", "context_full"),
     ("exceed context limit", "context_full"),
     ("exceeds the maximum number of tokens", "context_full"),
@@ -23,10 +23,9 @@ _BY_MESSAGE: tuple[tuple[str, ErrorKind], ...] = (
 def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fault:
     """Read an error response of the service, or of a proxy in between, whose body may not be JSON."""
     body = decoded(response.body)
-    kind = CLAUDE_FAULTS.by_status(response.status)
-    if isinstance(body, dict):
-        return fault_of(body, kind, response.status, response.retry_after)
-    return Fault(kind, unreadable_message(response), response.status, response.retry_after)
+    if not isinstance(body, dict):
+        return CLAUDE_FAULTS.unreadable(response)
+    return fault_of(body, CLAUDE_FAULTS.by_status(response.status), response.status, response.retry_after)
 
 
 def fault_of(
@@ -39,9 +38,9 @@ def fault_of(
     code = code if isinstance(code, str) else ""
     kind = CLAUDE_FAULTS.by_type(code) or kind
     if not isinstance(message, str) or not message:
-        message = f"the upstream refused the request ({code or status or 'no reason given'})"
+        message = refusal_message(code, status)
     if kind == "invalid":
-        kind = next((meant for words, meant in _BY_MESSAGE if words in message.lower()), kind)
+        kind = next((kind for phrase, kind in _KIND_BY_PHRASE if phrase in message.lower()), kind)
     details = error.get("details")
     text = jsonio.encode(details).decode() if isinstance(details, dict) else ""
     return Fault(kind, message, status or CLAUDE_FAULTS.default_status(kind), wait, code=code, details=text)

@@ -113,7 +113,7 @@ def read_typed_request(request: HttpRequest) -> TypedRequest | None:
         return None  # The codec reports the error.
     blocks = [block for message in shape.messages if isinstance(message.content, list) for block in message.content]
     inputs = [block.input for block in blocks if type(block) is AnthropicToolUse]
-    deep = [jsonio.decode(value) for given in inputs for value in given.values() if memoryview(value)[0] in _DEEP]
+    deep = [jsonio.decode(value) for each in inputs for value in each.values() if memoryview(value)[0] in _DEEP]
     # One list for each level of nesting: messages, message, content, block, input.
     free_form = structs.replace(call, body={"messages": [[[[deep]]]], **rest})
     values = _MESSAGE_VALUES * len(shape.messages) + _BLOCK_VALUES * len(blocks) + sum(map(len, inputs))
@@ -204,8 +204,8 @@ def _thread(thread: Json) -> tuple[ServerState, ...]:
     """Return the thread of a request, with the error that makes the SDKs send all messages instead of a thread."""
     if thread is None:
         return ()
-    given = thread if isinstance(thread, dict) else {}
-    is_new, previous = given.get("type") == "create", given.get("previous_message_id")
+    fields = thread if isinstance(thread, dict) else {}
+    is_new, previous = fields.get("type") == "create", fields.get("previous_message_id")
     reply_id = previous if isinstance(previous, str) else ""
     code = "thread_unsupported_request"
     details = json_text({"error_code": code, "unsupported": ["thread"]}, "thread", MalformedRequest)

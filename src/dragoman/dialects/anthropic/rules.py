@@ -110,22 +110,24 @@ def breaches(call: ApiRequest) -> Sequence[Breach]:
     body = call.body
     if not isinstance(body, dict):
         return [RULES.breach("body.object", "", "the body must be an object")]
-    found = [*_top(call, body), *_tools(body), *_thinking(body), *_system(body)]
+    breaches = [*_top(call, body), *_tools(body), *_thinking(body), *_system(body)]
     messages = body.get("messages")
     continues = _continues(body)
     if continues and messages == []:
-        return found  # The service continues the turn that paused.
+        return breaches  # The service continues the turn that paused.
     if not isinstance(messages, list) or not messages:
-        found.append(RULES.breach("messages.required", "messages", "a request must have at least one message"))
-        return found
+        breaches.append(RULES.breach("messages.required", "messages", "a request must have at least one message"))
+        return breaches
     if len(messages) > MOST_MESSAGES:
-        found.append(RULES.breach("messages.limit", "messages", f"a request may have at most {MOST_MESSAGES} messages"))
+        breaches.append(
+            RULES.breach("messages.limit", "messages", f"a request may have at most {MOST_MESSAGES} messages")
+        )
     for index, message in enumerate(messages):
-        found.extend(_message(message, f"messages[{index}]", last=index == len(messages) - 1))
-    found.extend(_pairing(messages, continues=continues))
-    found.extend(_opening(body, messages))
-    found.extend(_cache_marks(body))
-    return found
+        breaches.extend(_message(message, f"messages[{index}]", last=index == len(messages) - 1))
+    breaches.extend(_pairing(messages, continues=continues))
+    breaches.extend(_opening(body, messages))
+    breaches.extend(_cache_marks(body))
+    return breaches
 
 
 def _continues(body: Object) -> bool:
@@ -259,8 +261,8 @@ def _message(message: Json, at: str, last: bool) -> Iterator[Breach]:
         yield RULES.breach("messages.role", f"{at}.role", f"it must be one of {', '.join(_ROLES)}")
         return
     assistant = message["role"] == "assistant"
-    given = message.get("content")
-    content = [] if given == "" and last and assistant else _as_blocks(given)
+    raw = message.get("content")
+    content = [] if raw == "" and last and assistant else _as_blocks(raw)
     if not isinstance(content, list) or (not content and not (last and assistant)):
         yield RULES.breach("messages.empty", f"{at}.content", "a message must have content")
         return

@@ -103,8 +103,8 @@ def client_tool(kind: str, data: Mapping[str, Json]) -> tuple[ClientTool, ...]:
 def _function(data: Mapping[str, Json]) -> tuple[ClientTool, ...]:
     """Return a function in the form of Chat Completions or Responses as a client tool."""
     inner = data.get("function")
-    given = inner if isinstance(inner, dict) else data
-    name, description, schema = given.get("name"), given.get("description"), given.get("parameters")
+    function = inner if isinstance(inner, dict) else data
+    name, description, schema = function.get("name"), function.get("description"), function.get("parameters")
     if not isinstance(name, str) or not name:
         return ()
     text = description if isinstance(description, str) else ""
@@ -168,7 +168,7 @@ def _reference(data: Mapping[str, Json]) -> Iterator[Effect]:
         yield ShownTool(name)
 
 
-def _found(data: Mapping[str, Json]) -> Iterator[Effect]:
+def _found_tools(data: Mapping[str, Json]) -> Iterator[Effect]:
     content = data.get("content")
     references = content.get("tool_references") if isinstance(content, dict) else None
     for each in references if isinstance(references, list) else ():
@@ -200,7 +200,7 @@ def _compaction(data: Mapping[str, Json]) -> Iterator[Effect]:
 
 _READERS: dict[str, Callable[[Mapping[str, Json]], Iterator[Effect]]] = {
     "tool_reference": _reference,
-    "tool_search_tool_result": _found,
+    "tool_search_tool_result": _found_tools,
     ADDITION: _change,
     "tool_removal": _change,
     COMPACTION: _compaction,

@@ -304,9 +304,9 @@ class _ChunkDecoder:
         self._frames = EventStreamDecoder()
 
     @property
-    def held(self) -> int:
+    def buffered_bytes(self) -> int:
         """See FrameDecoder."""
-        return self._frames.held
+        return self._frames.buffered_bytes
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         return map(_unwrapped, self._frames.feed(chunk))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dragoman.dialects.base import Environment
 from dragoman.dialects.bedrock.blocks import parse_block, render_block
 from dragoman.dialects.bedrock.nodes import EXTRAS, FAMILY
-from dragoman.dialects.kit.faults import FaultTable, unreadable_message
+from dragoman.dialects.kit.faults import FaultTable, refusal_message, unreadable_message
 from dragoman.dialects.kit.settings import guard_depth
 from dragoman.dialects.kit.values import decoded, members, reply_fields, text
 from dragoman.errors import BadFrame, ErrorKind, Fault, LocalMisuse, UpstreamFault
@@ -198,7 +198,7 @@ _TABLE = FaultTable(
 )
 fault_type = _TABLE.type_of
 # The service has one exception for several kinds; only the message distinguishes them.
-_BY_MESSAGE: tuple[tuple[ErrorKind, str, ErrorKind], ...] = (
+_KIND_BY_PHRASE: tuple[tuple[ErrorKind, str, ErrorKind], ...] = (
     ("invalid", "input is too long", "context_full"),
     ("invalid", "prompt is too long", "context_full"),
     ("invalid", "too many input tokens", "context_full"),
@@ -235,7 +235,7 @@ def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fau
     code = error_type(response.header(TYPE_HEADER)) or error_type(text(members(body).get("__type")))
     kind = _TABLE.by_type(code) or _TABLE.by_status(response.status)
     message = _message(body) or (
-        f"the upstream refused the request ({code})" if code else unreadable_message(response, unquoted=("<", "{", "["))
+        refusal_message(code) if code else unreadable_message(response, unquoted=("<", "{", "["))
     )
     return _fault(kind, message, response.status, code, response.retry_after)
 
@@ -280,7 +280,7 @@ def exception_payload(fault: Fault) -> Payload:
 def _fault(kind: ErrorKind, message: str, status: int | None, code: str, wait: float | None) -> Fault:
     """Return a fault of the exact kind, with advice if there is any."""
     lower = message.lower()
-    kind = next((exact for general, words, exact in _BY_MESSAGE if general == kind and words in lower), kind)
+    kind = next((exact for general, words, exact in _KIND_BY_PHRASE if general == kind and words in lower), kind)
     advice = next((advice for words, advice in _ADVICE if words in message or words in code), "")
     return Fault(
         kind, f"{message} ({advice})" if advice else message, status or _TABLE.default_status(kind), wait, code=code

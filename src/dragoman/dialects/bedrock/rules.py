@@ -22,75 +22,75 @@ from dragoman.wire.jsonio import Json
 RULES = Rulebook.parse(
     "bedrock",
     """
-body.object | documented | error | the body is an object
-type | documented | error | a member has its documented type
-union | documented | error | a union has exactly one member
-field.unknown | observed | error | the service knows every member
-field.required | documented | error | required members are set
-enum | documented | error | a value is one of those that the service knows
-pattern | documented | error | a string matches its pattern
-length | documented | error | a string or a list has a length within its limits
-range | documented | error | a number is in its range
-messages.required | observed | error | there is at least one message
-messages.first | observed | error | a conversation starts with the user
-messages.alternate | observed | advice | roles alternate; several models accept consecutive messages of one role
-messages.last | observed | advice | the last message is the user's, for a model without prefill
-content.empty | observed | error | a message has content
-text.blank | observed | advice | a text is not blank; some models accept a blank one
-tools.duplicate | observed | error | tool names differ
-tools.schema | observed | error | an input schema is of type object
-tool_choice.no_tools | observed | error | a request with a tool choice has tools
-tool_choice.name | observed | error | the chosen tool is declared
-tool_config.required | observed | error | a conversation with tool blocks declares tools
-thinking.budget | observed | error | the budget is at least 1024
-thinking.limit | observed | advice | maxTokens is greater than the budget, except for interleaved thinking
-thinking.forced_tool | observed | error | no tool is forced while thinking is enabled
-output.schema | documented | error | the output schema is a JSON object in a string
-output.closed | observed | error | objects of the output schema set additionalProperties to false
-tool_use.input | observed | error | a call's input is an object
-tool_use.duplicate | observed | error | the ids of the calls in a message differ
-tool_use.unanswered | observed | error | the next message starts with the results of the calls
-tool_result.duplicate | observed | error | a call has one result
-tool_result.count | observed | error | there are at most as many results as calls in the message before
-tool_result.orphan | observed | error | a result belongs to a call of the message before
-tool_result.apart | observed | error | a message with results has no other content, for some models
-reasoning.refused | observed | error | a request to DeepSeek has no reasoning
-reasoning.unsigned | observed | error | reasoning in a request to Claude has its signature
-reasoning.signed | inferred | advice | reasoning in a request to other vendors has no signature
-document.text | documented | advice | a message with a document has a text
-document.name | documented | error | a document name has letters, digits, single spaces, - ( ) and [ ]
-document.duplicate | observed | error | document names differ
-cache.ttl_order | observed | error | a cache point of 1h does not come after one of 5m
-cache.document | inferred | advice | no cache point follows a document other than PDF
-cache.count | observed | error | there are at most 4 cache points
-stream.json | documented | error | a payload is JSON
-stream.object | documented | error | a payload is an object
-stream.after_end | inferred | advice | nothing follows the end of the stream
-stream.no_stop | documented | error | a stream ends with messageStop, or with an exception
-stream.no_metadata | observed | advice | metadata comes after messageStop
-stream.exception | documented | advice | an exception is one of those in the service's model
-stream.exception_message | documented | advice | an exception has a message
-stream.start_once | documented | error | messageStart comes once
-stream.role | documented | error | messageStart has the role assistant
-stream.no_start | documented | error | messageStart comes first
-stream.index | documented | error | contentBlockIndex is a whole number, 0 or more
-stream.union | documented | error | start and delta have exactly one member
-stream.block_start | documented | error | the start of a tool call has toolUseId and name
-stream.index_reused | documented | error | a block starts once
-stream.interleaved | inferred | advice | a block stops before the next one starts
-stream.late_block | inferred | advice | no block comes after messageStop
-stream.no_block_start | documented | error | the block of a tool call starts with contentBlockStart
-stream.delta_kind | documented | error | a block has only deltas of its kind
-stream.delta_value | documented | error | a delta has a string
-stream.no_block | documented | error | a block is open when it stops
-stream.input_json | observed | error | the input of a tool call is a JSON object
-stream.input_cut | observed | advice | the input of a tool call is complete, except after a limit
-stream.stop_once | documented | error | messageStop comes once
-stream.open_block | documented | error | blocks stop before messageStop
-stream.open_cut | observed | advice | blocks stop before messageStop, except after a limit
-stream.stop_reason | documented | advice | stopReason is one of those in the service's model
-stream.metadata_early | inferred | advice | metadata comes after messageStop
-stream.usage | documented | advice | usage has inputTokens, outputTokens and totalTokens
+body.object | documented | error | the body must be an object
+type | documented | error | a member must have its documented type
+union | documented | error | a union must have exactly one member
+field.unknown | observed | error | the service must know every member
+field.required | documented | error | required members must be set
+enum | documented | error | a value must be one of those that the service knows
+pattern | documented | error | a string must match its pattern
+length | documented | error | the length of a string or a list must be within its limits
+range | documented | error | a number must be in its range
+messages.required | observed | error | there must be at least one message
+messages.first | observed | error | a conversation must start with the user
+messages.alternate | observed | advice | roles must alternate; several models accept consecutive messages of one role
+messages.last | observed | advice | the last message must be the user's, for a model without prefill
+content.empty | observed | error | a message must have content
+text.blank | observed | advice | a text must not be blank; some models accept a blank one
+tools.duplicate | observed | error | tool names must be unique
+tools.schema | observed | error | an input schema must be of type object
+tool_choice.no_tools | observed | error | a request with a tool choice must have tools
+tool_choice.name | observed | error | the chosen tool must be declared
+tool_config.required | observed | error | a conversation with tool blocks must declare tools
+thinking.budget | observed | error | the budget must be at least 1024
+thinking.limit | observed | advice | maxTokens must be greater than the budget, except for interleaved thinking
+thinking.forced_tool | observed | error | a tool must not be forced while thinking is enabled
+output.schema | documented | error | the output schema must be a JSON object in a string
+output.closed | observed | error | objects of the output schema must set additionalProperties to false
+tool_use.input | observed | error | a call's input must be an object
+tool_use.duplicate | observed | error | the ids of the calls in a message must be unique
+tool_use.unanswered | observed | error | the next message must start with the results of the calls
+tool_result.duplicate | observed | error | a call must have one result
+tool_result.count | observed | error | there may be at most as many results as calls in the message before
+tool_result.orphan | observed | error | a result must belong to a call of the message before
+tool_result.apart | observed | error | a message with results must not have other content, for some models
+reasoning.refused | observed | error | a request to DeepSeek must not have reasoning
+reasoning.unsigned | observed | error | reasoning in a request to Claude must have its signature
+reasoning.signed | inferred | advice | reasoning in a request to other vendors must not have a signature
+document.text | documented | advice | a message with a document must have a text
+document.name | documented | error | a document name may have only letters, digits, single spaces, - ( ) and [ ]
+document.duplicate | observed | error | document names must be unique
+cache.ttl_order | observed | error | a cache point of 1h must not come after one of 5m
+cache.document | inferred | advice | a cache point must not follow a document other than PDF
+cache.count | observed | error | there may be at most 4 cache points
+stream.json | documented | error | a payload must be JSON
+stream.object | documented | error | a payload must be an object
+stream.after_end | inferred | advice | nothing may follow the end of the stream
+stream.no_stop | documented | error | a stream must end with messageStop, or with an exception
+stream.no_metadata | observed | advice | metadata must come after messageStop
+stream.exception | documented | advice | an exception must be one of those in the service's model
+stream.exception_message | documented | advice | an exception must have a message
+stream.start_once | documented | error | messageStart must come once
+stream.role | documented | error | messageStart must have the role assistant
+stream.no_start | documented | error | messageStart must come first
+stream.index | documented | error | contentBlockIndex must be a whole number, 0 or more
+stream.union | documented | error | start and delta must have exactly one member
+stream.block_start | documented | error | the start of a tool call must have toolUseId and name
+stream.index_reused | documented | error | a block must start once
+stream.interleaved | inferred | advice | a block must stop before the next one starts
+stream.late_block | inferred | advice | a block must not come after messageStop
+stream.no_block_start | documented | error | the block of a tool call must start with contentBlockStart
+stream.delta_kind | documented | error | a block may have only deltas of its kind
+stream.delta_value | documented | error | a delta must have a string
+stream.no_block | documented | error | a block must be open when it stops
+stream.input_json | observed | error | the input of a tool call must be a JSON object
+stream.input_cut | observed | advice | the input of a tool call must be complete, except after a limit
+stream.stop_once | documented | error | messageStop must come once
+stream.open_block | documented | error | blocks must stop before messageStop
+stream.open_cut | observed | advice | blocks must stop before messageStop, except after a limit
+stream.stop_reason | documented | advice | stopReason must be one of those in the service's model
+stream.metadata_early | inferred | advice | metadata must come after messageStop
+stream.usage | documented | advice | usage must have inputTokens, outputTokens and totalTokens
 """,
 )
 breach = RULES.breach
@@ -105,28 +105,28 @@ def breaches(call: ApiRequest, vendor: Vendor) -> Sequence[Breach]:
     body = call.body
     if not isinstance(body, dict):
         return [breach("body.object", "", "the body must be an object")]
-    found = [
+    breaches = [
         breach(_RULE_OF_FLAW.get(flaw.kind, flaw.kind), flaw.at, flaw.detail)
         for flaw in find_mismatches(body, REQUEST)
         if flaw.kind != "null"
     ]
-    found += [*_tools(body), *_thinking(body, vendor), *_output(body)]
+    breaches += [*_tools(body), *_thinking(body, vendor), *_output(body)]
     for block, at in objects(body.get("system"), "system"):
-        found += _blank(block, at)
+        breaches += _blank(block, at)
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         if ":prompt/" not in call.model:
-            found.append(breach("messages.required", "messages", "there must be at least one message"))
-        return found
+            breaches.append(breach("messages.required", "messages", "there must be at least one message"))
+        return breaches
     for message, at in objects(messages, "messages"):
-        found += _content(message, at, vendor)
-    found += [
+        breaches += _content(message, at, vendor)
+    breaches += [
         *check_order(messages, vendor),
         *_tool_config(body, messages),
         *_documents(messages),
         *_cache(body, messages),
     ]
-    return found
+    return breaches
 
 
 # --- tools
@@ -423,11 +423,11 @@ def _members(message: Object, member: str) -> list[Object]:
 
 def _leading_results(message: Object) -> list[Json]:
     """Return the ids of the results at the start of a message."""
-    found: list[Json] = []
+    ids: list[Json] = []
     for block, _ in objects(message.get("content"), ""):
         result = block.get("toolResult")
         if isinstance(result, dict):
-            found.append(result.get("toolUseId"))
+            ids.append(result.get("toolUseId"))
         elif "cachePoint" not in block:
             break
-    return found
+    return ids

@@ -14,7 +14,7 @@ Only the registry imports this package. It does no I/O: it imports the kit and t
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
-from dragoman.dialects.gemini.codec import GeminiBinding, GeminiCodec, GeminiListing
+from dragoman.dialects.gemini.codec import MODEL_LIST, GeminiBinding, GeminiCodec, GeminiListing
 from dragoman.dialects.kit.binding import TokenCountField
 
 __all__ = ["DIALECT", "GeminiBinding", "GeminiCodec"]
@@ -25,5 +25,6 @@ DIALECT = Dialect(
     GeminiBinding(),
     TokenCountField("totalTokens", omits_zero=True),
     GeminiListing(),
+    MODEL_LIST,
     key_header="x-goog-api-key",
 )

@@ -30,6 +30,7 @@ from dragoman.dialects.gemini.rules import RULES
 from dragoman.dialects.gemini.stream import GeminiDecoder, GeminiFrameDecoder
 from dragoman.dialects.kit.binding import EVENT_STREAM, JSON, json_post
 from dragoman.dialects.kit.faults import error_response
+from dragoman.dialects.kit.model_lists import JsonModelList, page_query
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.blocks import Block, Media, Signature, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities, IdentifierFormat, Trait, traits
@@ -162,10 +163,10 @@ class FillMediaTypes(MessageFilter):
 
     def _media(self, block: Media, notes: Notes) -> Media:
         if not block.mime:
-            found = mimetypes.guess_type(block.data)[0] or ""
+            guess = mimetypes.guess_type(block.data)[0] or ""
             mime = (
-                found
-                if found.startswith(f"{block.kind}/") or (block.kind == "document" and found)
+                guess
+                if guess.startswith(f"{block.kind}/") or (block.kind == "document" and guess)
                 else _DEFAULT_TYPES[block.kind]
             )
             notes.added("gemini.media.type", block.at.path, f"media by URL needs a type; {mime} is sent")
@@ -328,7 +329,8 @@ class GeminiBinding(Struct, frozen=True):
         name = quote(check_path_name(call.model), safe="", errors="surrogatepass")
         path = f"{self.prefix}/models/{name}" if name else f"{self.prefix}/models"
         if call.operation == "models":
-            return HttpRequest("GET", path, headers=(("accept", JSON),))
+            query = "" if name else page_query(call, "pageToken", pageSize="1000")
+            return HttpRequest("GET", path, query, (("accept", JSON),))
         body = call.body if isinstance(call.body, dict) else {}
         if call.operation == "count":
             counted: Json = {"generateContentRequest": {"model": f"models/{call.model}", **body}}
@@ -362,6 +364,18 @@ def model_in(name: str) -> str:
     while found := _OWNER.match(name):
         name = name[found.end() :]
     return name
+
+
+MODEL_LIST = JsonModelList(
+    "models",
+    "name",
+    ("inputTokenLimit",),
+    ("outputTokenLimit",),
+    prefix="models/",
+    methods="supportedGenerationMethods",
+    generates="generateContent",
+    next_page="nextPageToken",
+)
 
 
 class GeminiListing:

@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from dragoman.dialects.base import Environment
 from dragoman.dialects.gemini.blocks import EXTRAS, FAMILY, parse_part, read_object, render_part, snake_to_camel
-from dragoman.dialects.kit.faults import FaultTable, unreadable_message
+from dragoman.dialects.kit.faults import FaultTable, refusal_message
 from dragoman.dialects.kit.settings import guard_depth
 from dragoman.dialects.kit.values import decoded, items, members, objects, text
 from dragoman.errors import BadFrame, ErrorKind, Fault, LocalMisuse, MissingField, UpstreamFault
@@ -68,7 +68,7 @@ _TABLE = FaultTable(
 status_of = _TABLE.status_of
 _RETRY = "type.googleapis.com/google.rpc.RetryInfo"
 _BAD = "type.googleapis.com/google.rpc.BadRequest"
-_CONTEXT_WORDS = ("exceeds the maximum number of tokens", "input token count", "context window", "prompt is too long")
+_CONTEXT_PHRASES = ("exceeds the maximum number of tokens", "input token count", "context window", "prompt is too long")
 
 
 def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fault:
@@ -76,25 +76,22 @@ def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fau
     body = decoded(response.body)
     if isinstance(body, list) and body:
         body = body[0]  # the response to a request for a stream as a JSON array
-    if isinstance(body, dict):
-        fault = fault_of(body, response.status)
-    else:
-        fault = Fault(_TABLE.by_status(response.status), unreadable_message(response), response.status)
+    fault = fault_of(body, response.status) if isinstance(body, dict) else _TABLE.unreadable(response)
     return structs.replace(fault, retry_after=fault.retry_after or response.retry_after)
 
 
 def fault_of(body: dict[str, Json], status: int | None = None) -> Fault:
     """Return the fault in an error object; `status` is the HTTP status, if there is one."""
-    found = body.get("error")
-    error: dict[str, Json] = found if isinstance(found, dict) else {"message": found or body.get("message")}
+    raw = body.get("error")
+    error: dict[str, Json] = raw if isinstance(raw, dict) else {"message": raw or body.get("message")}
     name, code, message = error.get("status"), error.get("code"), error.get("message")
     name = name if isinstance(name, str) else ""
     status = status or (code if type(code) is int and 400 <= code < 600 else None)
     details = [each for each in items(error.get("details")) if isinstance(each, dict)]
     kind = _kind(name, status, details)
     if not isinstance(message, str) or not message:
-        message = f"the upstream refused the request ({name or status or 'no reason given'})"
-    if kind == "invalid" and any(words in message.lower() for words in _CONTEXT_WORDS):
+        message = refusal_message(name, status)
+    if kind == "invalid" and any(phrase in message.lower() for phrase in _CONTEXT_PHRASES):
         kind = "context_full"
     return Fault(kind, message, status or _TABLE.default_status(kind), _retry_delay(details), _field(details), name)
 
@@ -137,7 +134,7 @@ def render_fault(fault: Fault) -> bytes:
     if fault.at:
         details.append({"@type": _BAD, "fieldViolations": [{"field": fault.at, "description": fault.message}]})
     message = fault.message
-    if fault.kind == "context_full" and not any(words in message.lower() for words in _CONTEXT_WORDS):
+    if fault.kind == "context_full" and not any(phrase in message.lower() for phrase in _CONTEXT_PHRASES):
         message = f"The input token count exceeds the maximum number of tokens allowed: {message}"
     error: dict[str, Json] = {"code": status_of(fault), "message": message, "status": _TABLE.type_of(fault)}
     if details:
@@ -218,15 +215,15 @@ class Candidate(Struct, frozen=True):
 
 def candidates(fields: Fields) -> list[Candidate]:
     """Take the candidates of a reply or of a frame."""
-    found = []
+    candidates = []
     for position, item in enumerate(fields.array("candidates", [])):
         entry = read_object(item, f"candidates[{position}]", fields.blame, CANDIDATE)
         content = entry.maybe_child("content")
         entry.any("content")
         parts = content.array("parts", []) if content else []
         index, reason = entry.integer("index", position), entry.text("finishReason", "") or ""
-        found.append(Candidate(entry.at, position, index, parts, reason.upper(), entry.rest()))
-    return found
+        candidates.append(Candidate(entry.at, position, index, parts, reason.upper(), entry.rest()))
+    return candidates
 
 
 def parse_block_reason(fields: Fields) -> Stop | None:
@@ -339,13 +336,13 @@ def raw_arguments(body: bytes) -> Arguments:
         response = _read_response(body)
     except jsonio.JsonError:
         return {}
-    found: Arguments = {}
+    arguments: Arguments = {}
     for position, entry in enumerate(response.candidates or ()):
         for index, part in enumerate((entry.content.parts if entry.content else None) or ()):
             call = part.functionCall or part.function_call
             if call is not None and bytes(call.args):
-                found[position, index] = bytes(call.args).decode("utf-8", "replace")
-    return found
+                arguments[position, index] = bytes(call.args).decode("utf-8", "replace")
+    return arguments
 
 
 def _with_original_arguments(call: ToolCall, text: str | None) -> ToolCall:
@@ -453,12 +450,12 @@ def parse_sources(candidate: dict[str, Json]) -> list[Opaque]:
     grounding, citations = (members(candidate.get(name)) for name in FIELDS)
     chunks = [inner for chunk, _ in objects(grounding.get("groundingChunks"), "") for inner in chunk.values()]
     entries = citations.get("citationSources") or citations.get("citations")
-    found: dict[str, CitationSource] = {}
+    sources: dict[str, CitationSource] = {}
     for fields in (*chunks, *items(entries)):
         url, title = (text(members(fields).get(name)) for name in ("uri", "title"))
         if url:
-            found.setdefault(url, CitationSource(url, title))
-    return [Opaque(FAMILY, None, "source", source=source) for source in found.values()]
+            sources.setdefault(url, CitationSource(url, title))
+    return [Opaque(FAMILY, None, "source", source=source) for source in sources.values()]
 
 
 def render_sources(citations: Iterable[Opaque]) -> dict[str, Json]:

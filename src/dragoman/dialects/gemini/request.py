@@ -271,13 +271,13 @@ def _output(config: Fields) -> Output:
         config.text("responseMimeType")
     if mime not in (None, "", "text/plain", _JSON):
         return Output()
-    given, older = config.peek("responseJsonSchema"), config.peek("responseSchema")
+    newer, older = config.peek("responseJsonSchema"), config.peek("responseSchema")
     config.any("responseMimeType")
     if mime != _JSON:
         return Output()
-    schema = given
+    schema = newer
     shape: dict[str, Json] = {}
-    if given is None and older is not None:
+    if newer is None and older is not None:
         schema, shape = json_schema(older), {_SHAPE: older}
         config.any("responseSchema")
     if schema is None:

@@ -86,17 +86,17 @@ def breaches(call: ApiRequest) -> Sequence[Breach]:
     body = _in_camel_case(call.body)
     if not isinstance(body, dict):
         return [RULES.breach("body.object", "", "the body must be an object")]
-    found = [*_tools(body), *_settings(body)]
+    breaches = [*_tools(body), *_settings(body)]
     contents = [(each, at) for each, at in _objects(body.get("contents"), "contents")]
     if not contents:
-        found.append(RULES.breach("contents.required", "contents", "a request must have at least one content"))
-        return found
+        breaches.append(RULES.breach("contents.required", "contents", "a request must have at least one content"))
+        return breaches
     for content, at in contents:
-        found.extend(_content(content, at))
-    found.extend(_order(contents, continues=bool(body.get("cachedContent"))))
+        breaches.extend(_content(content, at))
+    breaches.extend(_order(contents, continues=bool(body.get("cachedContent"))))
     if call.model and not is_before_gemini_3(call.model):  # A body without its path names no model.
-        found.extend(_signatures(contents))
-    return found
+        breaches.extend(_signatures(contents))
+    return breaches
 
 
 def _objects(value: Json, at: str) -> Iterator[LocatedObject]:

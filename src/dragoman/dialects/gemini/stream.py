@@ -179,16 +179,16 @@ class PartialCall:
         """Add a piece; return the part of the complete call after the last one, else None. Raises MissingField."""
         self._part |= {name: value for name, value in part.items() if name != "functionCall"}
         pieces, more = call.pop("partialArgs", None), call.pop("willContinue", None)
-        given = call.pop("args", None)
-        self._args |= given if isinstance(given, dict) else {}
+        args = call.pop("args", None)
+        self._args |= args if isinstance(args, dict) else {}
         self._call |= {name: value for name, value in call.items() if value}
         for piece in pieces if isinstance(pieces, list) else ():
             fields, place = _in_camel_case(piece), f"{at}.functionCall.partialArgs"
             path = fields.get("jsonPath")
-            found = [*_STEP.finditer(path)] if isinstance(path, str) else []
-            if not found or "$" + "".join(step[0] for step in found) != path:
+            matches = [*_STEP.finditer(path)] if isinstance(path, str) else []
+            if not matches or "$" + "".join(step[0] for step in matches) != path:
                 raise MissingField("expected the JSON path of a streamed argument", at=place)
-            steps = [int(step[2]) if step[2] else step[1] or step[3] for step in found]
+            steps = [int(step[2]) if step[2] else step[1] or step[3] for step in matches]
             _put(self._args, steps, next((fields[name] for name in _VALUES if name in fields), None), place)
         return None if more else self.part
 
@@ -200,20 +200,20 @@ class PartialCall:
 
 def joined(parts: list[Json], partial: PartialCall | None, at: str) -> tuple[list[Json], PartialCall | None]:
     """Return the parts, with the pieces of each call joined, and the call that is still open."""
-    found: list[Json] = []
+    whole: list[Json] = []
     for index, part in enumerate(parts):
         fields = _in_camel_case(part)
         call = fields.get("functionCall")
         call = _in_camel_case(call) if isinstance(call, dict) else None
         if call is None or not (partial or call.get("willContinue") or call.get("partialArgs")):
-            found.append(part)
+            whole.append(part)
             continue
         partial = partial or PartialCall()
         complete = partial.take(fields, call, f"{at}.content.parts[{index}]")
         if complete is not None:
-            found.append(complete)
+            whole.append(complete)
             partial = None
-    return found, partial
+    return whole, partial
 
 
 def _in_camel_case(value: Json) -> dict[str, Json]:
@@ -260,9 +260,9 @@ class GeminiFrameDecoder:
         self._scanner: ObjectScanner | None = None
 
     @property
-    def held(self) -> int:
+    def buffered_bytes(self) -> int:
         """See FrameDecoder."""
-        return self._size + self._events.held
+        return self._size + self._events.buffered_bytes
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         if not self._started:

@@ -26,32 +26,32 @@ _SHAPE = "~parameters"  # the original parameters, as an OpenAPI schema
 
 def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
     """Take the tools of a request; a tool of the service itself, such as googleSearch, becomes an Opaque."""
-    found: list[ToolSpec | Opaque] = []
+    tools: list[ToolSpec | Opaque] = []
     for at, item in take_items(fields, "tools"):
         tool = read_object(item, at, fields.blame, _TOOL)
         for place, each in take_items(tool, "functionDeclarations"):
-            found.append(_function(read_object(each, place, fields.blame, _FUNCTION)))
+            tools.append(_function(read_object(each, place, fields.blame, _FUNCTION)))
         if rest := tool.rest():
-            found.append(Opaque(FAMILY, rest, next(iter(rest)), at=Location(tool.at)))
-    return tuple(found)
+            tools.append(Opaque(FAMILY, rest, next(iter(rest)), at=Location(tool.at)))
+    return tuple(tools)
 
 
 def _function(fields: Fields) -> ToolSpec:
     name, description = fields.identifier("name"), fields.text("description", "")
-    given, older = fields.peek("parametersJsonSchema"), fields.peek("parameters")
+    newer, older = fields.peek("parametersJsonSchema"), fields.peek("parameters")
     schema: dict[str, Json] = NO_PARAMETERS
     shape: dict[str, Json] = {}
-    if isinstance(given, dict):
+    if isinstance(newer, dict):
         fields.any("parametersJsonSchema")
-        schema = given
-    elif given is None:
+        schema = newer
+    elif newer is None:
         fields.any("parametersJsonSchema")
         if older is not None:
             shape, converted = {_SHAPE: fields.any("parameters")}, json_schema(older)
             if not isinstance(converted, dict):
                 fields.fail("parameters", "expected an object")
             schema = converted
-    at = Location(fields.at, is_absent=given is None and older is None)
+    at = Location(fields.at, is_absent=newer is None and older is None)
     return ToolSpec(name, description, schema, extra=EXTRAS.extra_of(to_extra_names(fields.rest()) | shape), at=at)
 
 
@@ -155,17 +155,17 @@ def json_schema(schema: Json) -> Json:
     """Return an OpenAPI schema as JSON Schema; a value that is no object is returned unchanged."""
     if not isinstance(schema, dict):
         return schema
-    found: dict[str, Json] = {}
+    converted: dict[str, Json] = {}
     nullable = schema.get("nullable") is True and "type" in schema
     for name, value in schema.items():
         word = _RENAMED.get(name, name)
         if word == "nullable" and (nullable or value is False):
             continue
-        found[word] = _value(word, value)
+        converted[word] = _value(word, value)
     if nullable:
-        kinds: list[Json] = found["type"] if isinstance(found["type"], list) else [found["type"]]
-        found["type"] = kinds if "null" in kinds else [*kinds, "null"]
-    return found
+        kinds: list[Json] = converted["type"] if isinstance(converted["type"], list) else [converted["type"]]
+        converted["type"] = kinds if "null" in kinds else [*kinds, "null"]
+    return converted
 
 
 def _value(word: str, value: Json) -> Json:

@@ -17,9 +17,18 @@ Only the registry and the simulator import this package. It does no I/O.
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
-from dragoman.dialects.kiro.codec import KiroBinding, KiroCodec, KiroListing, KiroTargetBinding
+from dragoman.dialects.kiro.codec import MODEL_LIST, KiroBinding, KiroCodec, KiroListing, KiroTargetBinding
+from dragoman.dialects.kiro.faults import refusal_rules
 from dragoman.dialects.kiro.models import MODEL_NAMES
 
 __all__ = ["DIALECT", "KiroBinding", "KiroCodec", "KiroTargetBinding"]
 
-DIALECT = Dialect("kiro", KiroCodec(), KiroBinding(), listing=KiroListing(), models=MODEL_NAMES)
+DIALECT = Dialect(
+    "kiro",
+    KiroCodec(),
+    KiroBinding(),
+    listing=KiroListing(),
+    model_list=MODEL_LIST,
+    models=MODEL_NAMES,
+    refusal_rules=refusal_rules,
+)

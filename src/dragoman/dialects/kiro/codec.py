@@ -38,6 +38,7 @@ from dragoman.dialects.kiro.request import CONVERSATION_STATE, FAMILY, USER_MESS
 from dragoman.dialects.kiro.rules import RULES
 from dragoman.dialects.kiro.stream import KiroDecoder
 from dragoman.dialects.kit.faults import error_response
+from dragoman.dialects.kit.model_lists import JsonModelList, page_query
 from dragoman.dialects.kit.values import members
 from dragoman.dialects.rulebook import Breach
 from dragoman.errors import Fault, LocalMisuse, MalformedRequest
@@ -229,7 +230,8 @@ class KiroBinding(Struct, frozen=True):
 
     def wrap(self, call: ApiRequest) -> HttpRequest:
         if call.operation == "models":
-            return HttpRequest("GET", _MODELS, "origin=AI_EDITOR", (("accept", "application/json"),))
+            query = page_query(call, "nextToken", origin="AI_EDITOR")
+            return HttpRequest("GET", _MODELS, query, (("accept", "application/json"),))
         body = set_model_names(members(call.body), call.model, named=True) if call.model else call.body
         try:
             data = jsonio.encode(body)
@@ -275,6 +277,14 @@ def _call(fields: Fields, mode: str) -> ApiRequest:
 
 
 # --- the list of models
+
+MODEL_LIST = JsonModelList(
+    "models",
+    "modelId",
+    ("tokenLimits.maxInputTokens",),
+    ("tokenLimits.maxOutputTokens",),
+    next_page="nextToken",
+)
 
 
 class KiroListing:

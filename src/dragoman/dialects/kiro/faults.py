@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from msgspec import structs
+
+from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kiro.models import find_model
 from dragoman.dialects.kiro.request import estimate_input_tokens
-from dragoman.dialects.kit.faults import FaultTable, unreadable_message
-from dragoman.dialects.kit.values import decoded
+from dragoman.dialects.kiro.rules import RULES
+from dragoman.dialects.kit.faults import FaultTable, refusal_message, unreadable_message
+from dragoman.dialects.kit.values import decoded, members
+from dragoman.dialects.rulebook import Breach
 from dragoman.errors import ErrorKind, Fault
 from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
@@ -70,7 +75,7 @@ _BY_REASON: dict[str, ErrorKind] = {
     "TOOL_SCHEMA_INVALID": "invalid",
     "THINKING_SIGNATURE_INVALID": "invalid",
 }
-_BY_WORDS: tuple[tuple[str, ErrorKind], ...] = (
+_KIND_BY_PHRASE: tuple[tuple[str, ErrorKind], ...] = (
     ("input is too long", "context_full"),
     ("content length exceeds", "context_full"),
     ("length limit exceeded", "too_large"),
@@ -84,6 +89,18 @@ _BY_WORDS: tuple[tuple[str, ErrorKind], ...] = (
 )
 _IMPROPER = "improperly formed request"
 _NEARLY_FULL = 0.9  # an "improperly formed" request that fills this share of the window is most likely too long
+
+
+def refusal_rules(call: ApiRequest, fault: Fault) -> Sequence[Breach]:
+    """Return the rules that an error names and that a body does not show: a profile that is missing or not accepted."""
+    has_profile = "profileArn" in members(call.body)
+    if "profilearn" in fault.message.lower():
+        what = "the service does not accept it" if has_profile else "it is missing, and the service requires it here"
+        return [RULES.breach("body.profile_arn", "profileArn", f"{what} (rule 49)")]
+    if has_profile and fault.kind == "auth":
+        what = "it may be a profile that this login cannot use (rule 49)"
+        return [structs.replace(RULES.breach("body.profile_arn", "profileArn", what), severity="advice")]
+    return []
 
 
 def context_full_fault(tokens: int, window: int) -> Fault:
@@ -121,16 +138,16 @@ def fault_of(
     code = (code or _text(body, "__type", "_type", "code") or _text(error, "code", "type")).partition(":")[0]
     code = code.rpartition("#")[2]
     message, reason = _text(error, "message", "Message") or _text(body, "error"), _text(body, "reason")
-    by_words = next((meaning for words, meaning in _BY_WORDS if words in message.lower()), None)
-    if kind in ("server", "invalid") and by_words == "auth" and status not in (None, 401, 403):
-        by_words = None  # something other than a token has expired
+    by_phrase = next((kind for phrase, kind in _KIND_BY_PHRASE if phrase in message.lower()), None)
+    if kind in ("server", "invalid") and by_phrase == "auth" and status not in (None, 401, 403):
+        by_phrase = None  # something other than a token has expired
     # The type is more precise than the status, except for these statuses.
     by_type = None if status in (401, 402, 408, 413, 429, 504) else _TABLE.by_type(code)
-    kind = _BY_REASON.get(reason) or by_words or by_type or kind
+    kind = _BY_REASON.get(reason) or by_phrase or by_type or kind
     if kind == "invalid" and sizes is not None and _IMPROPER in message.lower():
         tokens, window = sizes()
         kind = "context_full" if tokens >= _NEARLY_FULL * window else kind
-    message = message or f"the upstream refused the request ({reason or code or status or 'no reason given'})"
+    message = message or refusal_message(reason, code, status)
     if kind == "context_full":
         message = _too_long(sizes, message)
     elif reason and reason not in message:

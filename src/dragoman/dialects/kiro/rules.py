@@ -62,6 +62,7 @@ GRADED_RULES: Mapping[str, GradedRule] = {
     "body.trigger": GradedRule(47, "A", "chatTriggerType must be MANUAL, DIAGNOSTIC or INLINE_CHAT"),
     "body.trigger_auto": GradedRule(47, "C", "chatTriggerType must not be AUTO"),
     "body.conversation_id": GradedRule(50, "A", "conversationId must have 1 to 128 characters"),
+    "body.profile_arn": GradedRule(49, "A", "profileArn must be the ARN of a profile"),
     "body.surrogate": GradedRule(34, "C", "the body must not have unpaired surrogates"),
     "history.empty": GradedRule(31, "C", "history must not be an empty array"),
     "history.begin": GradedRule(2, "A", "history must begin with a user turn"),
@@ -213,6 +214,8 @@ _TAGS = re.compile(r"<(?:thinking_mode|max_thinking_length|thinking_effort)>")
 _ESCAPED = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")  # jsonio escapes only unpaired surrogates
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TOP = frozenset({"conversationState", "profileArn", "agentMode", "additionalModelRequestFields"})
+# The published service model ends in 12 letters and digits, but the tests of document 000 use `profile/test`.
+_ARN = re.compile(r"arn:aws:(codewhisperer|transform):[a-z]{2}(-[a-z]+)+-\d:\d{12}:profile/[a-zA-Z0-9]+")
 _FORMATS = ("png", "jpeg", "gif", "webp")
 _TRIGGERS = frozenset({"MANUAL", "DIAGNOSTIC", "INLINE_CHAT"})
 _LIMITS = KiroLimits()
@@ -220,7 +223,7 @@ _LIMITS = KiroLimits()
 
 def breaches(call: ApiRequest) -> Sequence[Breach]:
     """Return the rules that a request breaks, as far as its body shows them."""
-    return [RULES.breach(*found) for found in find_breaches(KiroRawRequest(call.body))]
+    return [RULES.breach(*finding) for finding in find_breaches(KiroRawRequest(call.body))]
 
 
 def find_breaches(request: KiroRawRequest, limits: KiroLimits = _LIMITS) -> Findings:
@@ -244,6 +247,9 @@ def _envelope(request: KiroRawRequest, limits: KiroLimits) -> Findings:
             "conversationState.conversationId",
             f"it must have 1 to {limits.conversation_id} characters",
         )
+    arn = request.top.get("profileArn")
+    if arn is not None and (not isinstance(arn, str) or len(arn) > 950 or not _ARN.fullmatch(arn)):
+        yield "body.profile_arn", "profileArn", "it is not the ARN of a profile (rule 49)"
     if _ESCAPED.search(jsonio.encode(request.document)):
         yield from (
             ("body.surrogate", at, "the text has an unpaired surrogate") for at in _surrogates(request.document)
@@ -388,13 +394,13 @@ def _pairing(request: KiroRawRequest, _: KiroLimits) -> Findings:
 
 
 def _unanswered(turns: Sequence[KiroRawTurn]) -> Findings:
-    found: list[tuple[str, str]] = []
+    unanswered: list[tuple[str, str]] = []
     answered: set[str] = set()
     for turn in reversed(turns):  # so that the next user turn is known
         if turn.role == "user":
             answered = set(map(_id, turn.results))
-        found += [(use[1], _id(use)) for use in reversed(turn.uses) if _id(use) not in answered]
-    for at, name in reversed(found):
+        unanswered += [(use[1], _id(use)) for use in reversed(turn.uses) if _id(use) not in answered]
+    for at, name in reversed(unanswered):
         yield "call.unanswered", at, f"call {name!r} has no result in the next user turn"
 
 

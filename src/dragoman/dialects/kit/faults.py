@@ -85,6 +85,11 @@ class FaultTable:
         """Return the status of the error response."""
         return fault.status if fault.status in self._exact.get(fault.kind, ()) else self.default_status(fault.kind)
 
+    def unreadable(self, response: HttpResponse) -> Fault:
+        """Return the fault of an error response without a body that can be read."""
+        status = response.status
+        return Fault(self.by_status(status), unreadable_message(response), status, response.retry_after)
+
 
 # The errors of Anthropic's API, which streams of InvokeModel on Bedrock have too.
 CLAUDE_FAULTS = FaultTable(
@@ -116,6 +121,11 @@ def unreadable_message(response: HttpResponse, unquoted: tuple[str, ...] = ("<",
     text = " ".join(response.body.decode("utf-8", "replace").split())
     quoted = f": {text[:_LONGEST_QUOTE]}" if text and not text.startswith(unquoted) else ""
     return f"the upstream responded with status {response.status} without a readable error{quoted}"
+
+
+def refusal_message(*reasons: str | int | None) -> str:
+    """Return a message for an error without one of its own, with the first reason that is known."""
+    return f"the upstream refused the request ({next(filter(None, reasons), 'no reason given')})"
 
 
 def error_response(fault: Fault, status: int, body: bytes, *more: tuple[str, str]) -> HttpResponse:

@@ -81,10 +81,10 @@ class SchemaReferences:
 
     def _target(self, reference: str, seen: tuple[str, ...]) -> dict[str, Json]:
         if reference not in self._targets:
-            found: Json = self._root if reference.startswith("#") else None
+            node: Json = self._root if reference.startswith("#") else None
             for name in reference.removeprefix("#").split("/")[1:]:
-                found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-            self._targets[reference] = found, json_size(found)
+                node = node.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(node, dict) else None
+            self._targets[reference] = node, json_size(node)
         target, size = self._targets[reference]
         if reference in seen or len(seen) >= _DEEPEST or not isinstance(target, dict) or size > self._left:
             self.is_cut = True
@@ -129,12 +129,12 @@ class FlattenMessages(Filter):
             return block if content == block.content else structs.replace(block, content=content)
         if not isinstance(block, Media):
             return block
-        found = untyped_media(block.data, block.at)
-        if (found.kind, found.mime) != (block.kind, block.mime):
-            detected = found.mime or "unknown"
+        media = untyped_media(block.data, block.at)
+        if (media.kind, media.mime) != (block.kind, block.mime):
+            detected = media.mime or "unknown"
             detail = f"the service detects the media type from the data; the detected type is {detected}"
             notes.changed(f"{self._family}.media_type", block.at.path, detail)
-            block = structs.replace(block, kind=found.kind, mime=found.mime)
+            block = structs.replace(block, kind=media.kind, mime=media.mime)
         return block
 
     def _flat(self, blocks: Sequence[Block], at: Location, detail: str, notes: Notes) -> tuple[Block, ...]:
@@ -176,15 +176,15 @@ class DropForbiddenTools(Filter):
 class SimplifySchemas(Filter):
     """Reduces tool schemas to the keywords that a service reads.
 
-    `root` are the keywords of a tool's parameters, `kept` those of a property. References are replaced by their
+    `root` are the keywords of a tool's parameters, `keywords` those of a property. References are replaced by their
     targets, `const` becomes `enum`, `oneOf` becomes `anyOf`, and the branches of `allOf` are merged.
     Notes: `<family>.schema`.
     """
 
-    def __init__(self, family: str, root: Iterable[str], kept: Iterable[str]) -> None:
+    def __init__(self, family: str, root: Iterable[str], keywords: Iterable[str]) -> None:
         self.name = f"{family}.plain_schemas"
         self._rule = f"{family}.schema"
-        self._root, self._kept = frozenset(root), frozenset(kept)
+        self._root, self._keywords = frozenset(root), frozenset(keywords)
 
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
@@ -229,7 +229,7 @@ class SimplifySchemas(Filter):
         return [each for each in items(value) if isinstance(each, str)] if name == "required" else value
 
     def _subschema(self, value: Json, lost: set[str]) -> Json:
-        return self._node(_normalized(value, lost), self._kept, lost) if isinstance(value, dict) else {}
+        return self._node(_normalized(value, lost), self._keywords, lost) if isinstance(value, dict) else {}
 
 
 # Keywords that constrain nothing, or that `_normalized` replaces by others.
@@ -325,10 +325,10 @@ class SendFields(Filter):
     def _send(self, path: str, value: Json, fields: dict[str, Json], notes: Notes) -> None:
         outer, _, name = path.rpartition(".")
         parent = {**members(fields.get(outer))} if outer else fields
-        given = parent.get(name)
-        if given == value or (given is not None and path not in self._always):
+        current = parent.get(name)
+        if current == value or (current is not None and path not in self._always):
             return
-        action: Action = "added" if given is None else "changed"
+        action: Action = "added" if current is None else "changed"
         detail = f"{jsonio.encode_to_text(value)} is sent, as configured"
         notes.add(f"{self._family}.{name}", action, path, detail)
         parent[name] = value

@@ -17,7 +17,7 @@ class StreamLint:
     rules: ClassVar[Rulebook]
 
     def __init__(self) -> None:
-        self._found: list[Breach] = []
+        self._breaches: list[Breach] = []
         self.at = ""  # the place that is being checked
 
     @classmethod
@@ -29,7 +29,7 @@ class StreamLint:
             lint.frame(frame)
         lint.at = "end"
         lint.end()
-        return lint._found
+        return lint._breaches
 
     def frame(self, frame: Frame) -> None:
         """Check one frame."""
@@ -41,4 +41,4 @@ class StreamLint:
 
     def breach(self, rule: str, detail: str, at: str | None = None) -> None:
         """Record the breach of a stream rule at the current place, or at an earlier one."""
-        self._found.append(self.rules.breach(f"stream.{rule}", self.at if at is None else at, detail))
+        self._breaches.append(self.rules.breach(f"stream.{rule}", self.at if at is None else at, detail))

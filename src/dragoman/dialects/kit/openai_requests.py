@@ -138,12 +138,12 @@ def refuse_foreign_tool(tool: ToolSpec | Opaque, family: str, api: str) -> None:
         raise Unrepresentable(f"{api} has no {tool.family} tools", at=tool.at.path)
 
 
-def take_parameters(given: Json, rest: Object) -> Object:
+def take_parameters(parameters: Json, rest: Object) -> Object:
     """Return the schema of a function. A value that is not a schema goes into `rest`, the extra fields."""
-    if isinstance(given, dict):
-        return given
-    if given is not None:
-        rest["parameters"] = given
+    if isinstance(parameters, dict):
+        return parameters
+    if parameters is not None:
+        rest["parameters"] = parameters
     return dict(NO_PARAMETERS)
 
 

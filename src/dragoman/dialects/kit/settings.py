@@ -55,5 +55,5 @@ def take_stops(fields: Fields, name: str) -> tuple[str, ...]:
 
 def take_sampling(fields: Fields, names: Mapping[str, str]) -> dict[str, float]:
     """Take the sampling settings that are present; `names` maps canonical names to those on the wire."""
-    given = {setting: fields.number(name, None) for setting, name in names.items()}
-    return {setting: value for setting, value in given.items() if value is not None}
+    sampling = {setting: fields.number(name, None) for setting, name in names.items()}
+    return {setting: value for setting, value in sampling.items() if value is not None}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
-from dragoman.dialects.ollama.binding import OllamaBinding, OllamaListing
+from dragoman.dialects.ollama.binding import MODEL_LIST, OllamaBinding, OllamaListing
 from dragoman.dialects.ollama.codec import OllamaCodec
 
 __all__ = ["DIALECT", "OllamaBinding", "OllamaCodec"]
 
-DIALECT = Dialect("ollama", OllamaCodec(), OllamaBinding(), listing=OllamaListing(), json_lines=True)
+DIALECT = Dialect(
+    "ollama", OllamaCodec(), OllamaBinding(), listing=OllamaListing(), model_list=MODEL_LIST, json_lines=True
+)

@@ -6,7 +6,8 @@ from msgspec import Struct
 
 from dragoman.dialects.base import ApiRequest, ListedModel, in_cache_order
 from dragoman.dialects.kit.binding import JSON, json_post
-from dragoman.dialects.kit.faults import DEFAULT_STATUSES, FaultTable, error_response, unreadable_message
+from dragoman.dialects.kit.faults import DEFAULT_STATUSES, FaultTable, error_response
+from dragoman.dialects.kit.model_lists import JsonModelList
 from dragoman.dialects.kit.values import decoded, iso_time, members, text
 from dragoman.errors import ErrorKind, Fault
 from dragoman.model.conversation import Conversation
@@ -39,8 +40,7 @@ def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fau
     """Return the fault of an error response, which a proxy may send without JSON."""
     body = decoded(response.body)
     if not isinstance(body, dict):
-        kind = _TABLE.by_status(response.status)
-        return Fault(kind, unreadable_message(response), response.status, response.retry_after)
+        return _TABLE.unreadable(response)
     return fault_of(body, response.status, response.retry_after)
 
 
@@ -92,6 +92,9 @@ class OllamaBinding(Struct, frozen=True):
 def _call(fields: Fields) -> ApiRequest:
     """Return the call in a body. `stream` defaults to true."""
     return ApiRequest("generate", fields.text("model", ""), fields.flag("stream", True), fields.rest())
+
+
+MODEL_LIST = JsonModelList("models", "name")  # its `context_length` is that of the training, not of the server
 
 
 class OllamaListing:

@@ -248,7 +248,7 @@ class OllamaDecoder(Decoder):
     ) -> None:
         self._model = request.model
         self._builder = BlockEventBuilder(FAMILY, keys)
-        self._begun = self._over = False
+        self._begun = self._is_over = False
 
     @property
     def is_open(self) -> bool:
@@ -262,14 +262,14 @@ class OllamaDecoder(Decoder):
         fields = Fields.parse(frame.data, blame=BadFrame)
         fields.blame = MissingField
         if fields.peek("error"):
-            self._over = True
+            self._is_over = True
             return (ev.Failed(fault_of(fields.rest())),)
         return tuple(self._line(fields))
 
     def close(self, broken: Fault | None) -> ev.Events:
-        if self._over:
+        if self._is_over:
             return ()
-        self._over = True
+        self._is_over = True
         return (ev.Failed(broken or Truncated("the upstream's stream ended before the line with done: true").fault),)
 
     def _line(self, fields: Fields) -> list[ev.Event]:
@@ -301,7 +301,7 @@ class OllamaDecoder(Decoder):
         if usage is not None:
             events.append(ev.UsageReported(usage))
         if done:
-            self._over = True
+            self._is_over = True
             events.append(ev.FINISHED)
         return events
 

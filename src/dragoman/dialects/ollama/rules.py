@@ -15,14 +15,14 @@ from dragoman.wire.frame import Frame
 RULES = Rulebook.parse(
     "ollama",
     """
-shape | documented | error | every member has its documented type and values, and required members are set
-think | documented | error | think is true, false, low, medium, high or max
-format | documented | error | format is "json" or a schema
-tools.reference | documented | advice | a tool's schema has no $ref: the service silently drops it
-stream.json | documented | error | a line is a JSON object
-stream.message | documented | error | a line has a message: its content is a string, its calls have a name and an object
-stream.after_end | inferred | advice | nothing follows the line with done: true, or an error
-stream.unfinished | documented | error | the last line has done: true, or an error
+shape | documented | error | members must have their documented types and values; required ones must be set
+think | documented | error | think must be true, false, low, medium, high or max
+format | documented | error | format must be "json" or a schema
+tools.reference | documented | advice | a tool's schema must not have $ref: the service silently drops it
+stream.json | documented | error | a line must be a JSON object
+stream.message | documented | error | a line must have a message with string content; calls need a name and an object
+stream.after_end | inferred | advice | nothing may follow the line with done: true, or an error
+stream.unfinished | documented | error | the last line must have done: true, or an error
 """,
 )
 _OBJECT = ObjectShape({}, lenient=True)
@@ -74,19 +74,19 @@ class OllamaStreamLint(StreamLint):
     """Checks the lines of one stream."""
 
     rules = RULES
-    _over = False
+    _is_over = False
 
     def frame(self, frame: Frame) -> None:
         body = decoded(frame.data)
-        if self._over:
+        if self._is_over:
             self.breach("after_end", "")
         elif not isinstance(body, dict):
             self.breach("json", "")
         elif not body.get("error"):
             for flaw in find_mismatches(body.get("message"), _REPLY_MESSAGE, "message"):
                 self.breach("message", f"{flaw.at}: {flaw.detail}")
-        self._over = self._over or bool(members(body).get("done") or members(body).get("error"))
+        self._is_over = self._is_over or bool(members(body).get("done") or members(body).get("error"))
 
     def end(self) -> None:
-        if not self._over:
+        if not self._is_over:
             self.breach("unfinished", "")

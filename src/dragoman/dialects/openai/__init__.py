@@ -16,11 +16,17 @@ Only the registry imports this package. It is pure: it imports the kit and the m
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
+from dragoman.dialects.kit.model_lists import OPENAI_MODEL_LIST
 from dragoman.dialects.openai.codec import PATH, OpenaiBinding, OpenaiCodec, OpenaiListing
 from dragoman.dialects.openai.shapes import OpenaiSummaryReader
 
 __all__ = ["DIALECT", "OpenaiBinding", "OpenaiCodec"]
 
 DIALECT = Dialect(
-    "openai", OpenaiCodec(), OpenaiBinding(), listing=OpenaiListing(), summary_reader=OpenaiSummaryReader(PATH)
+    "openai",
+    OpenaiCodec(),
+    OpenaiBinding(),
+    listing=OpenaiListing(),
+    model_list=OPENAI_MODEL_LIST,
+    summary_reader=OpenaiSummaryReader(PATH),
 )

@@ -173,14 +173,14 @@ def _text(part: JsonObject, at: str) -> Text | Opaque:
     value = fields.any("text")
     if value is None:
         value = fields.any("content")
-    found = part_text(value)
-    if not found.is_whole:
+    readable = part_text(value)
+    if not readable.is_whole:
         return Opaque(FAMILY, part, "text", at=Location(at))
     fields.any("type")
     extra = EXTRAS.extra(fields)
     if extra is not None and "citations" in extra.spelling:  # in a request they are content, not another spelling
         extra = structs.replace(extra, spelling=extra.spelling - {"citations"})
-    return Text(found.text, extra=extra, at=Location(at))
+    return Text(readable.text, extra=extra, at=Location(at))
 
 
 def refusal_block(text: str, at: str) -> Text:
@@ -379,14 +379,14 @@ def parse_annotations(annotations: Json) -> list[Opaque]:
 
 def parse_sources(citations: Json, results: Json) -> list[Opaque]:
     """Read Perplexity's lists of URLs, some with title and snippet. Each URL counts once."""
-    found: dict[str, CitationSource] = {}
+    sources: dict[str, CitationSource] = {}
     for result in results if isinstance(results, list) else ():
         if isinstance(result, dict) and (source := parse_source(result)) is not None:
-            found.setdefault(source.url, source)
+            sources.setdefault(source.url, source)
     for url in citations if isinstance(citations, list) else ():
         if isinstance(url, str) and url:
-            found.setdefault(url, CitationSource(url))
-    return [Opaque(FAMILY, None, "source", source=source) for source in found.values()]
+            sources.setdefault(url, CitationSource(url))
+    return [Opaque(FAMILY, None, "source", source=source) for source in sources.values()]
 
 
 def render_annotations(citations: Iterable[Opaque]) -> Sequence[JsonObject]:

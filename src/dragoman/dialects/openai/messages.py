@@ -301,13 +301,13 @@ def parse_reasoning(fields: Fields, settings: OpenaiSettings) -> list[Reasoning 
 
 
 def _parse_plain(fields: Fields, settings: OpenaiSettings) -> list[Reasoning | Opaque]:
-    found: list[Reasoning | Opaque] = []
+    blocks: list[Reasoning | Opaque] = []
     for name in REASONING_FIELDS:
         text = fields.text(name, "")
-        if text and not found:
+        if text and not blocks:
             marks: JsonObject = {} if name == settings.reasoning_field else {"~field": name}
-            found.append(Reasoning(text, FAMILY, extra=EXTRAS.extra_of(marks), at=Location(fields.path(name))))
-    return found
+            blocks.append(Reasoning(text, FAMILY, extra=EXTRAS.extra_of(marks), at=Location(fields.path(name))))
+    return blocks
 
 
 def parse_reasoning_detail(fields: Fields, position: int) -> Reasoning | Opaque:

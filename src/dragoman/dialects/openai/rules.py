@@ -103,7 +103,7 @@ _RANGES = {"temperature": (0, 2), "top_p": (0, 1), "frequency_penalty": (-2, 2),
 
 def breaches(call: ApiRequest) -> Sequence[Breach]:
     """Return the rules that a request breaks, in the order of the payload."""
-    return tuple(RULES.breach(*found) for found in _all(call.body, call.stream))
+    return tuple(RULES.breach(*finding) for finding in _all(call.body, call.stream))
 
 
 def _all(body: Any, stream: bool) -> Findings:
@@ -393,22 +393,22 @@ class OpenaiStreamLint(StreamLint):
         self._choices: dict[int, _ChoiceLint] = {}
         self._envelope: list[Any] | None = None
         self._usage = False
-        self._over = ""
+        self._ended_by = ""
 
     def frame(self, frame: Frame) -> None:
         done = frame.data == b"[DONE]"
-        if self._over and not (done and self._over == "an error"):
-            self.breach("after_end", f"nothing may follow {self._over}")
+        if self._ended_by and not (done and self._ended_by == "an error"):
+            self.breach("after_end", f"nothing may follow {self._ended_by}")
         if frame.kind:
             self.breach("named", "a frame must not have an event name")
         if done:
-            self._over = self._over or "[DONE]"
+            self._ended_by = self._ended_by or "[DONE]"
             return
         chunk = decoded(frame.data)
         if not isinstance(chunk, dict):
             self.breach("no_json", "the data of a frame must be a JSON object")
         elif (error := chunk if chunk.get("object") == "error" else chunk.get("error")) is not None:
-            self._over = "an error"
+            self._ended_by = "an error"
             if not isinstance(error, dict) or not isinstance(error.get("message"), str):
                 self.breach("error_shape", "an error must have a message")
         else:
@@ -449,8 +449,8 @@ class OpenaiStreamLint(StreamLint):
             self.breach("choice_fields", "a choice must have an index and a delta")
         lint = self._choices.setdefault(index or 0, _ChoiceLint())
         if delta is not None:
-            for found in lint.delta(delta):
-                self.breach(*found)
+            for finding in lint.delta(delta):
+                self.breach(*finding)
         if reason is None:
             return
         if lint.finished and reason:
@@ -461,12 +461,12 @@ class OpenaiStreamLint(StreamLint):
         lint.ended = True
 
     def end(self) -> None:
-        if not self._over:
+        if not self._ended_by:
             self.breach("no_end", "a stream must end with [DONE] or an error")
-        if self._over == "an error":
+        if self._ended_by == "an error":
             return
         if not (self._choices and all(lint.ended for lint in self._choices.values())):
             self.breach("no_finish", "every choice must have a finish_reason")
         for lint in self._choices.values():
-            for found in lint.end():
-                self.breach(*found)
+            for finding in lint.end():
+                self.breach(*finding)

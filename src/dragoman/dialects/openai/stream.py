@@ -32,8 +32,8 @@ class OpenaiDecoder(Decoder):
         "_choices",
         "_early",
         "_environment",
+        "_is_over",
         "_keys",
-        "_over",
         "_sequences",
         "_started",
         "_usage_reported"
@@ -45,7 +45,7 @@ class OpenaiDecoder(Decoder):
         self._keys = keys or ev.BlockKeys()
         self._choices: dict[int, ChoiceReader] = {}
         self._started = False
-        self._over = False
+        self._is_over = False
         self._usage_reported = False  # usage was reported
         self._early: JsonObject = {}  # fields of frames before the first real chunk
 
@@ -73,7 +73,7 @@ class OpenaiDecoder(Decoder):
         for position, choice in enumerate(chunk.choices or ()):
             if choice is not None:
                 self._choice(choice, position, data, events, sources)
-            if self._over:
+            if self._is_over:
                 return tuple(events)
         counts = chunk.usage or embedded_usage(
             chunk.x_groq, (each.usage for each in chunk.choices or () if each is not None)
@@ -88,14 +88,14 @@ class OpenaiDecoder(Decoder):
         return None if first is None else first.lane(key)
 
     def close(self, broken: Fault | None) -> ev.Events:
-        if self._over:
+        if self._is_over:
             return ()
         if broken is not None:
             return self._failed(broken)
         return self._done(marked=False)
 
     def _failed(self, fault: Fault) -> ev.Events:
-        self._over = True
+        self._is_over = True
         return (ev.Failed(fault),)
 
     def _error_event(self, data: bytes) -> ev.Events:
@@ -111,7 +111,7 @@ class OpenaiDecoder(Decoder):
 
     def _as_error(self, fault: Fault) -> UpstreamFault:
         """Return the error for a failure that clients would not notice. Raising it drops the upstream's frame."""
-        self._over = True
+        self._is_over = True
         return UpstreamFault(fault.message, fault=fault)
 
     def _done(self, *, marked: bool) -> ev.Events:
@@ -120,7 +120,7 @@ class OpenaiDecoder(Decoder):
         `marked` means that `[DONE]` came. xAI sends an empty finish_reason in the last chunk of a choice: such a choice
         counts as stopped if the usage came before `[DONE]`.
         """
-        self._over = True
+        self._is_over = True
         events: list[ev.Event] = []
         if marked and self._usage_reported:
             for choice in self._choices.values():

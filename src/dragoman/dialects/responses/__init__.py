@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
 from dragoman.dialects.kit.binding import TokenCountField
+from dragoman.dialects.kit.model_lists import OPENAI_MODEL_LIST
 from dragoman.dialects.responses.codec import ResponsesBinding, ResponsesCodec, ResponsesContinuation, ResponsesStored
 
 __all__ = ["DIALECT", "ResponsesBinding", "ResponsesCodec"]
@@ -25,6 +26,7 @@ DIALECT = Dialect(
     ResponsesCodec(),
     ResponsesBinding(),
     TokenCountField("input_tokens", "response.input_tokens"),
+    model_list=OPENAI_MODEL_LIST,
     stored=ResponsesStored(),
     continuation=ResponsesContinuation(),
 )

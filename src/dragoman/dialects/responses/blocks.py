@@ -307,8 +307,8 @@ def _array(fields: Fields, name: str) -> list[Json]:
 
 def joined_text(parts: JsonObject) -> str:
     """Return the text of all summary and content parts, with blank lines between them."""
-    found = [part for name in _KINDS for part in items(parts.get(name))]
-    texts = (text_of(part.get("text")) if isinstance(part, dict) else text_of(part) for part in found)
+    all_parts = [part for name in _KINDS for part in items(parts.get(name))]
+    texts = (text_of(part.get("text")) if isinstance(part, dict) else text_of(part) for part in all_parts)
     return PART_SEPARATOR.join(filter(None, texts))
 
 

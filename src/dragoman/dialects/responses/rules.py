@@ -92,7 +92,7 @@ _RANGES = {"temperature": (0, 2), "top_p": (0, 1)}
 
 def breaches(call: ApiRequest) -> Sequence[Breach]:
     """Return the rules that a request breaks, in the order of the payload."""
-    return tuple(RULES.breach(*found) for found in _all(call.body))
+    return tuple(RULES.breach(*finding) for finding in _all(call.body))
 
 
 def _all(body: Any) -> Findings:
@@ -321,7 +321,7 @@ class ResponsesStreamLint(StreamLint):
     def __init__(self) -> None:
         super().__init__()
         self._started = False
-        self._over = ""
+        self._ended_by = ""
         self._number = -1
         self._added = 0
         self._kinds: dict[int, str] = {}  # of open items, by output_index
@@ -331,8 +331,8 @@ class ResponsesStreamLint(StreamLint):
     def frame(self, frame: Frame) -> None:
         if frame.data == b"[DONE]":
             return  # some services end with it; clients ignore it
-        if self._over:
-            self.breach("after_end", f"nothing may follow {self._over}")
+        if self._ended_by:
+            self.breach("after_end", f"nothing may follow {self._ended_by}")
         data = decoded(frame.data)
         if not isinstance(data, dict):
             self.breach("no_json", "the data of a frame must be a JSON object")
@@ -363,10 +363,10 @@ class ResponsesStreamLint(StreamLint):
             if not isinstance(response, dict) or not response.get("id"):
                 self.breach("response", "a response must have an id")
         elif kind in _ENDS:
-            self._over = kind
+            self._ended_by = kind
             self._ended(_ENDS[kind], data.get("response"))
         elif kind == "error":
-            self._over = kind
+            self._ended_by = kind
         elif kind == "response.output_item.added":
             self._item_added(data)
         elif kind == "response.output_item.done":
@@ -436,13 +436,13 @@ class ResponsesStreamLint(StreamLint):
             error = response.get("error")
             if not isinstance(error, dict) or not (error.get("code") and error.get("message")):
                 self.breach("error", "a failed response must have an error with a code and a message")
-        for found in _usage(response.get("usage")):
-            self.breach(*found)
+        for finding in _usage(response.get("usage")):
+            self.breach(*finding)
 
     def end(self) -> None:
-        if not self._over:
+        if not self._ended_by:
             self.breach("no_end", "a stream must end with response.completed, incomplete or failed")
-        if self._over == "response.completed":
+        if self._ended_by == "response.completed":
             for kind in self._kinds.values():
                 rule = "open_call" if kind in _CALL_FIELDS else "open_item"
                 self.breach(rule, f"the {kind} item was still open when the stream ended")

@@ -68,7 +68,7 @@ class ResponsesDecoder(Decoder):
         self._ids: dict[str, int] = {}  # item id to output_index
         self._shared: set[str] = set()  # ids that several items have
         self._started = False
-        self._over = False
+        self._is_over = False
         self._frame_count = 0  # frames so far, without those that are dropped
 
     @property
@@ -103,7 +103,7 @@ class ResponsesDecoder(Decoder):
         if fields.peek("type") is None and fields.peek("error"):  # an error in the form of Chat
             return self._error(fields)
         kind = fields.text("type", name) or fields.text("type")
-        if self._over:
+        if self._is_over:
             raise OutOfOrder("the event follows the end of the stream", at=kind)
         if kind in _HANDLERS:
             return _HANDLERS[kind](self, fields)
@@ -120,9 +120,9 @@ class ResponsesDecoder(Decoder):
         return (ev.OpaqueEvent(FAMILY, kind, {"type": kind, **fields.rest()}),) if self._started else ()
 
     def close(self, broken: Fault | None) -> ev.Events:
-        if self._over:
+        if self._is_over:
             return ()
-        self._over = True
+        self._is_over = True
         return (ev.Failed(broken or Truncated("the upstream's stream ended before its last event").fault),)
 
     def _text_delta_fast(self, data: bytes) -> ev.Events | None:
@@ -132,7 +132,7 @@ class ResponsesDecoder(Decoder):
         except jsonio.JsonError:
             return None
         item = self._items.get(frame.output_index)
-        if item is None or frame.type != _TEXT or frame.logprobs or self._over:
+        if item is None or frame.type != _TEXT or frame.logprobs or self._is_over:
             return None
         key = item.append_text(frame.content_index, frame.delta)
         return None if key is None else (ev.TextDelta(key, frame.delta),)
@@ -151,7 +151,7 @@ class ResponsesDecoder(Decoder):
         response = fields.child("response")
         failure = failure_of(response.rest())
         if failure is not None:
-            self._over = True
+            self._is_over = True
             return (ev.Failed(failure),)
         events: list[ev.Event] = []
         if not self._started:
@@ -173,17 +173,17 @@ class ResponsesDecoder(Decoder):
             stop = structs.replace(
                 stop, extra=EXTRAS.extra_of({**EXTRAS.own_fields(stop.extra), NEEDS_REENCODING: True})
             )
-        self._over = True
+        self._is_over = True
         return (*events, ev.Stopped(stop), ev.FINISHED)
 
     def _failed(self, fields: Fields) -> ev.Events:
-        self._over = True
+        self._is_over = True
         response = object_of(fields.any("response"))
         fault = failure_of(response) or fault_of({"error": {"message": "the upstream's response failed"}}, None)
         return (ev.Failed(fault),)
 
     def _error(self, fields: Fields) -> ev.Events:
-        self._over = True
+        self._is_over = True
         if fields.peek("type") == "error":
             fields.any("type")  # the type of the event, not of the error
         return (ev.Failed(fault_of(fields.rest(), None)),)

@@ -76,8 +76,8 @@ def split_name(extra: Extra | None, whole: str) -> tuple[str, str]:
 
 def namespaces(tools: Iterable[ToolSpec | Opaque]) -> Mapping[str, tuple[str, str]]:
     """Return namespace and name of every tool in a namespace, by the joined name."""
-    found = {tool.name: split_name(tool.extra, tool.name) for tool in tools if isinstance(tool, ToolSpec)}
-    return {whole: parts for whole, parts in found.items() if parts[0]}
+    split = {tool.name: split_name(tool.extra, tool.name) for tool in tools if isinstance(tool, ToolSpec)}
+    return {whole: parts for whole, parts in split.items() if parts[0]}
 
 
 class ToolNameResolver:
@@ -108,8 +108,8 @@ class ToolNameResolver:
     def _nested(self, namespace: str, name: str) -> str | None:
         """Return the tool of a nested namespace."""
         end = f"__{namespace}"
-        found = [each for (space, inner), each in self._canonical.items() if inner == name and space.endswith(end)]
-        return found[0] if len(found) == 1 else None
+        matching = [each for (space, inner), each in self._canonical.items() if inner == name and space.endswith(end)]
+        return matching[0] if len(matching) == 1 else None
 
     def resolve_call(self, call: ToolCall) -> ToolCall:
         """Return the call with the canonical name of its tool. Its original names are kept for this family."""
@@ -428,8 +428,8 @@ def _search_output_effects(item: Opaque, declared: ToolNameResolver) -> tuple[Ef
     data = object_of(item.data)
     call_id = client_call_id(data)
     if not call_id:
-        found = _names(_declared_tools(item), declared)
-        return (*map(DefinedTool, found), *map(ShownTool, found))
+        names = _names(_declared_tools(item), declared)
+        return (*map(DefinedTool, names), *map(ShownTool, names))
     parts: list[Text | Opaque] = []
     entries = data.get("tools")
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):

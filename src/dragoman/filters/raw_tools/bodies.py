@@ -118,7 +118,7 @@ class LiteralCallsReader(CallsReader):
             self._tool = found["name"]
             if self._refuses(self._tool):
                 return self._fail(at)
-            self._held = ["{"]
+            self._buffered = ["{"]
             self._step = self._arguments
             return found.end()
         if at == len(text) or (
@@ -134,10 +134,10 @@ class LiteralCallsReader(CallsReader):
         if self._named:
             out.extend(written)
         else:
-            self._held += written
+            self._buffered += written
             if scanner.has_begun or scanner.complete:
                 self._name(self._tool, "", out)
-                out.extend(self._held)
+                out.extend(self._buffered)
         self._is_streaming = self._named and not (scanner.complete or scanner.is_broken or self._guard.marker)
         if scanner.complete:
             self._arguments_complete = True

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dragoman.filters.raw_tools.markup import TagReader
-from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT, WHITE_SPACE, Piece, skip_white_space
+from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT, WHITE_SPACE, Piece, skip_white_space
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.values import (
     UNKNOWN_PARAMETER,
@@ -43,8 +43,8 @@ class ElementsMarkers(Struct, frozen=True):
     @classmethod
     def of(cls, table: Table) -> ElementsMarkers:
         """Return the markers of a table."""
-        found = [re.search(r"<(/?)([^<>\s]+)[^<>]*>?$", literal) for literal in table.ends()]
-        stops = frozenset((bool(tag[1]), tag[2]) for tag in found if tag is not None)
+        tags = [re.search(r"<(/?)([^<>\s]+)[^<>]*>?$", literal) for literal in table.ends()]
+        stops = frozenset((bool(tag[1]), tag[2]) for tag in tags if tag is not None)
         names = frozenset(literal.rpartition("</")[2].rstrip(">") for literal in table.call_end)
         return cls(table.tag_prefix, Markers((table.tag_prefix,)), names, stops)
 
@@ -126,13 +126,13 @@ class ElementsReader(TagReader):
 
     @property
     def closed(self) -> bool:
-        return self.over
+        return self.is_over
 
     def finish(self, text: str, at: int, out: list[Piece]) -> int:
         return len(text)
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
-        while not (self.over or self.failed) and at < len(text):
+        while not (self.is_over or self.failed) and at < len(text):
             stream_ends = self._stream_ends
             moved = self._token(text, at, out) if stream_ends is None else self._stream(text, at, out)
             if moved == at and self._stream_ends is stream_ends:
@@ -263,7 +263,7 @@ class ElementsReader(TagReader):
             self._close_unprefixed(out)
             self._close("", out)
             self._write_end(out)
-        self.over = True
+        self.is_over = True
         return tag.end() if tag["end"] and tag["tag"] in self._marks.closes else at
 
     # --- output
@@ -296,7 +296,7 @@ class ElementsReader(TagReader):
         """Buffer the raw text of a parameter; one that is too long streams as a string from here on."""
         self._size += len(text)
         self._raw.append(text)
-        if self._size > HELD_LIMIT and self._stream_ends is None:
+        if self._size > BUFFER_LIMIT and self._stream_ends is None:
             first = self._open[0]
             del self._open[1:]
             self._write_waiting(out)

@@ -159,10 +159,10 @@ class Engine(QuotationStates):
                 break
             at = moved
         self._unread, self._text = text[at:], ""
-        held_size = len(self._unread)
+        buffered_size = len(self._unread)
         if self._hold is not None:
-            held_size += self._hold.keep(text, at)
-        self.peak = max(self.peak, held_size)
+            buffered_size += self._hold.keep(text, at)
+        self.peak = max(self.peak, buffered_size)
 
     def _flush(self) -> None:
         """Decide on buffered text outside calls and sections; those may continue in another channel."""

@@ -167,10 +167,10 @@ class Grammar:
 
     def table_markers(self, table: Table) -> _TableMarkers:
         """Return a table's markers; built when a reply first has a raw call of its format, because most have none."""
-        found = self._markers_by_table.get(table.name)
-        if found is None:
-            found = self._markers_by_table[table.name] = self._make_markers(table)
-        return found
+        markers = self._markers_by_table.get(table.name)
+        if markers is None:
+            markers = self._markers_by_table[table.name] = self._make_markers(table)
+        return markers
 
     def _make_markers(self, table: Table) -> _TableMarkers:
         related = [each for each in self._tables if each.family == table.family and each.special and table.special]
@@ -190,10 +190,10 @@ class Grammar:
         at = len(opener)
         in_section = False
         if not table.special and opener:
-            found = self._skip_tags(text, opener, table)
-            if isinstance(found, HeaderStatus):
-                return found
-            at, in_section = found
+            tags_end = self._skip_tags(text, opener, table)
+            if isinstance(tags_end, HeaderStatus):
+                return tags_end
+            at, in_section = tags_end
         at = 0 if table.opener_is_body else at
         end, mark = self.table_markers(table).header.find(text, at, False)
         written = text[at:end]

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools.json_scanner import JsonScanner
-from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT, WHITE_SPACE, Piece, skip_white_space
+from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT, WHITE_SPACE, Piece, skip_white_space
 from dragoman.filters.raw_tools.table import Markup, Table
 from dragoman.filters.raw_tools.values import FindParameter, ParameterSchema, escape_json, object_text, quote_json
 from dragoman.wire.markers import Markers
@@ -31,7 +31,8 @@ class MarkupMarkers(Struct, frozen=True):
     json: Markers  # the tags around a JSON body
     after: Markers  # `ends` and `json`
     stops: Markers  # all markers that end a value
-    trimmed: Markers  # the same, and each of them after a line end
+    after_lf: Markers  # the same, and each of them after a line feed
+    after_crlf: Markers  # the same, and each of them after either line end
     cdata: Markers  # the ends of a value that began as a CDATA section
 
     @classmethod
@@ -49,6 +50,7 @@ class MarkupMarkers(Struct, frozen=True):
             Markers(markup.json_tags),
             Markers((*ends, *markup.json_tags)),
             Markers(stops),
+            Markers((*stops, *(f"\n{stop}" for stop in stops))),
             Markers((*stops, *(line_end + stop for line_end in _LINE_ENDS for stop in stops))),
             Markers(f"{_CDATA_END}{gap}{end}" for end in markup.value_ends for gap in ("", *_LINE_ENDS)),
         )
@@ -58,7 +60,7 @@ class TagReader:
     """The base of readers of tags: writes the JSON object, and handles text that is not a tag."""
 
     def __init__(self, find_parameter: FindParameter) -> None:
-        self.over = False
+        self.is_over = False
         self.failed = False
         self.junk = False
         self._find_parameter = find_parameter
@@ -77,7 +79,7 @@ class TagReader:
             return
         self._stray.append(text)
         self._size += len(text)
-        self.failed = self._size > (HELD_LIMIT if self._stray[0][0] in '{"' else LIMIT)
+        self.failed = self._size > (BUFFER_LIMIT if self._stray[0][0] in '{"' else LIMIT)
 
     def _write_stray(self, text: str, out: list[Piece]) -> bool:
         """Write a text without tags if it is an object; otherwise this is not a call."""
@@ -116,7 +118,7 @@ class MarkupReader(TagReader):
 
     @property
     def closed(self) -> bool:
-        return self.over or (self._scanner.complete and not self._broken)
+        return self.is_over or (self._scanner.complete and not self._broken)
 
     @property
     def valid(self) -> bool:
@@ -137,7 +139,7 @@ class MarkupReader(TagReader):
         elif self._scanner.take_string(text[at:]) is not None:
             out.append(text[at:])
             return len(text)
-        while not (self.over or self.failed) and at < len(text):
+        while not (self.is_over or self.failed) and at < len(text):
             step = self._step
             moved = step(text, at, out)
             if moved == at and self._step == step:
@@ -221,13 +223,17 @@ class MarkupReader(TagReader):
             out.append('"')
 
     def _value_start(self, text: str, at: int, out: list[Piece]) -> int:
-        """Skip the line end after an opening tag; only then a line end before the end tag is skipped too."""
+        """Skip the line end after an opening tag; only then one before the end tag is skipped too.
+
+        If the first one is a line feed, a carriage return before the last one belongs to the value.
+        """
         self._step = self._value
         if self._markup.cdata:
             return self._maybe_cdata(text, at)
         if text.startswith(_LINE_ENDS, at):
-            self._stops = self._marks.trimmed
-            return at + (1 if text[at] == "\n" else 2)
+            is_feed = text[at] == "\n"
+            self._stops = self._marks.after_lf if is_feed else self._marks.after_crlf
+            return at + (1 if is_feed else 2)
         if text[at] == "\r" and at + 1 == len(text):
             self._step = self._value_start
         return at
@@ -258,7 +264,7 @@ class MarkupReader(TagReader):
             return
         self._buffered.append(piece)
         self._size += len(piece)
-        if self._size > HELD_LIMIT:
+        if self._size > BUFFER_LIMIT:
             if self._wrapper is not None:
                 self._wrapper = None
                 self._write_key(self._key, out)
@@ -325,5 +331,5 @@ class MarkupReader(TagReader):
         return self._stop(end, literal) if literal else end
 
     def _stop(self, at: int, literal: str) -> int:
-        self.over = True
+        self.is_over = True
         return at + len(literal) if literal in self._marks.closes else at

@@ -117,7 +117,7 @@ class EndMarkerGuard:
 WHITE_SPACE = " \t\r\n"
 LIMIT = 1024  # most characters of a header, a tag or a run of white space to buffer
 # Most characters of a call, or of a value that must be whole, to buffer (docs/decisions/raw_tools.md#d22).
-HELD_LIMIT = 1024 * 1024
+BUFFER_LIMIT = 1024 * 1024
 
 
 class NamedCall(Struct, frozen=True, gc=False):
@@ -139,7 +139,7 @@ Piece: TypeAlias = str | NamedCall | EndOfCall
 class BodyReader(Protocol):
     """Reads one call, or all calls of a section where the body names them (`CallsReader`)."""
 
-    over: bool  # the end marker was read, or the marker that ends the call stands at the returned position
+    is_over: bool  # the end marker was read, or the marker that ends the call stands at the returned position
     failed: bool  # the text is not a call; set only before anything but white space went to `out`
     junk: bool  # text in the call that is neither markup nor value was left out
 
@@ -158,8 +158,8 @@ class BodyReader(Protocol):
     def finish(self, text: str, at: int, out: list[Piece]) -> int:
         """Read the unread text at the end of the reply: no more text follows.
 
-        Return the position read. If that is not the end of the text, the call ended there (`over`), and the rest is
-        ordinary text. A call that is neither `over` nor `closed` was cut off. A reader that has named no call has
+        Return the position read. If that is not the end of the text, the call ended there (`is_over`), and the rest is
+        ordinary text. A call that is neither `is_over` nor `closed` was cut off. A reader that has named no call has
         `failed`; one whose last call was cut off appends no EndOfCall for it.
         """
         ...
@@ -168,21 +168,21 @@ class BodyReader(Protocol):
 class TrailingSpace:
     """Passes text on, but buffers white space at its end: it may be the white space before a marker."""
 
-    __slots__ = ("_held", "has_written")
+    __slots__ = ("_buffered", "has_written")
 
     def __init__(self) -> None:
-        self._held = ""
+        self._buffered = ""
         self.has_written = False
 
     def write(self, piece: str, in_string: bool, out: list[Piece]) -> None:
         """Pass on a piece; within a string white space belongs to the value."""
-        if self._held:
-            piece, self._held = self._held + piece, ""
+        if self._buffered:
+            piece, self._buffered = self._buffered + piece, ""
         if not in_string and piece and piece[-1] in WHITE_SPACE:
             body = piece.rstrip(WHITE_SPACE)
-            self._held = piece[len(body) :]
-            while len(self._held) > LIMIT:
-                body, self._held = body + self._held[:LIMIT], self._held[LIMIT:]
+            self._buffered = piece[len(body) :]
+            while len(self._buffered) > LIMIT:
+                body, self._buffered = body + self._buffered[:LIMIT], self._buffered[LIMIT:]
             piece = body
         if piece:
             self.has_written = True
@@ -202,7 +202,7 @@ class JsonReader:
     def __init__(
         self, ends: Markers, markers: Markers, closes: frozenset[str], drops: frozenset[str], self_closing: bool = False
     ) -> None:
-        self.over = False
+        self.is_over = False
         self.failed = self.junk = False
         self._markers = markers  # all markers that end the call, and `drops`
         self._closes = closes  # the end markers that belong to the call
@@ -215,11 +215,11 @@ class JsonReader:
 
     @property
     def closed(self) -> bool:
-        return self.over or (self._trusted is True and self._guard.scanner.complete)
+        return self.is_over or (self._trusted is True and self._guard.scanner.complete)
 
     @property
     def valid(self) -> bool:
-        if self._trusted and self.over:
+        if self._trusted and self.is_over:
             return self._guard.scanner.whole
         return self._trusted is not False or not self._began_as_json
 
@@ -236,26 +236,26 @@ class JsonReader:
             self._blanks.write(text[at:end], scanner.in_string, out)
             if end == len(text) and not scanner.complete:
                 return end
-            self.over = scanner.complete and self._self_closing
-            if self.over:
+            self.is_over = scanner.complete and self._self_closing
+            if self.is_over:
                 return end
             at = end
         return self._read(text, at, out, False)
 
     def finish(self, text: str, at: int, out: list[Piece]) -> int:
-        if not self.over and self.closed and self._markers.match(text, skip_white_space(text, at), False) == "":
+        if not self.is_over and self.closed and self._markers.match(text, skip_white_space(text, at), False) == "":
             return len(text)  # nothing, or half of the end marker
         return self._read(text, at, out, True)
 
     def _read(self, text: str, at: int, out: list[Piece], final: bool) -> int:
-        while not self.over:
+        while not self.is_over:
             at, marker = self._next(text, at, out, final)
             if marker in self._drops:
                 at += len(marker)
             elif marker:
-                self.over = True
+                self.is_over = True
                 at += len(marker) if marker in self._closes else 0
-            elif not self.over:
+            elif not self.is_over:
                 return at
         if not self._blanks.has_written:
             out.append("{}")
@@ -290,8 +290,8 @@ class JsonReader:
             self._blanks.write("".join(value), scanner.in_string, out)
             if guard.marker or not (scanner.complete or scanner.is_broken):
                 return at, guard.marker
-            self.over = scanner.complete and self._self_closing
-            if self.over:
+            self.is_over = scanner.complete and self._self_closing
+            if self.is_over:
                 return at, ""
         if self.closed:
             start = skip_white_space(text, at)
@@ -325,7 +325,7 @@ class CallsReader:
     def __init__(
         self, ends: Markers, closes: frozenset[str], first: Step, after: Step, scanner: Callable[[], ValueScanner]
     ) -> None:
-        self.over = False
+        self.is_over = False
         self.failed = self.junk = False
         self.accepts: Callable[[str], bool] = bool  # whether a name may be the name of a tool
         self._ends = ends  # all markers that end the calls
@@ -345,7 +345,7 @@ class CallsReader:
         if here < len(text) and text[here] in separators:
             here = skip_white_space(text, here + 1)
         if here - at > LIMIT:
-            self.over = True
+            self.is_over = True
             return None
         return here if here < len(text) else None
 
@@ -356,13 +356,13 @@ class CallsReader:
         self._arguments_complete = False
         self._is_broken = False  # the arguments cannot become JSON
         self._tool = ""
-        self._held: list[str] = []  # arguments buffered until the name is known, or until their end
+        self._buffered: list[str] = []  # arguments buffered until the name is known, or until their end
         self._is_streaming = False  # the arguments are sent while they arrive
         self._guard = EndMarkerGuard(self._make_scanner(), self._ends)
 
     @property
     def closed(self) -> bool:
-        return self.over or (self._calls > 0 and (self._ended or not self._named))
+        return self.is_over or (self._calls > 0 and (self._ended or not self._named))
 
     @property
     def valid(self) -> bool:
@@ -375,7 +375,7 @@ class CallsReader:
             return len(text)
         self._mark = -1
         final = self._final
-        while not (self.over or self.failed):
+        while not (self.is_over or self.failed):
             step = self._step
             moved = step(text, at, out) if self._mark < 0 else self._look_ahead(text, at, out)
             if moved == at and self._step == step:
@@ -385,8 +385,8 @@ class CallsReader:
         if self._mark < 0:
             return at
         if len(text) - self._mark >= LIMIT:
-            self.over = True  # another call would have named its tool
-        if not self.over:
+            self.is_over = True  # another call would have named its tool
+        if not self.is_over:
             self._reset_call()
             self._step = self._after
         return self._mark
@@ -402,14 +402,14 @@ class CallsReader:
     def finish(self, text: str, at: int, out: list[Piece]) -> int:
         here = skip_white_space(text, at)
         if self.closed and here < len(text) and self._ends.match(text, here, False) == "":
-            self.over = True
+            self.is_over = True
             return len(text)  # half of the end marker
         self._final = True
         at = self.read(text, at, out)
         self.failed = not self._calls
-        if not (self.over or self.failed):
+        if not (self.is_over or self.failed):
             out.extend(self._unsent_text())
-            self.over = self.closed
+            self.is_over = self.closed
         return at
 
     def _unsent_text(self) -> list[str]:
@@ -433,7 +433,7 @@ class CallsReader:
     def _fail(self, at: int) -> int:
         """End the reading at text that is not a call; without an earlier call the reader has failed."""
         if self._calls:
-            self.over = True
+            self.is_over = True
         else:
             self.failed = True
         return at
@@ -444,19 +444,19 @@ class CallsReader:
             return self._fail(at)
         self._is_broken = not self._arguments_complete
         self._end(out)
-        self.over = True
+        self.is_over = True
         return at + len(marker) if marker in self._closes else at
 
     def _at_end(self, text: str, at: int, out: list[Piece]) -> int:
         """Read the end marker after all calls; it may be missing."""
         here = skip_white_space(text, at)
         if here - at > LIMIT or not self._ends.markers:
-            self.over = True
+            self.is_over = True
         elif here < len(text):
             if text[here] in "}])" and self._closes:
                 return here + 1  # a surplus bracket
             marker = self._ends.match(text, here, self._final)
             if marker != "":
-                self.over = True
+                self.is_over = True
                 return here + len(marker) if marker in self._closes else at
         return at

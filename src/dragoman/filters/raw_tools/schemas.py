@@ -78,10 +78,10 @@ class SchemaDocument:
             return {}
         if "$ref" not in schema:
             return schema
-        found = self._resolved.get(id(schema))
-        if found is None:
-            found = self._resolved[id(schema)] = self._follow(schema)
-        return found
+        resolved = self._resolved.get(id(schema))
+        if resolved is None:
+            resolved = self._resolved[id(schema)] = self._follow(schema)
+        return resolved
 
     def _follow(self, schema: dict[str, Json]) -> dict[str, Json]:
         siblings: dict[str, Json] = {}
@@ -101,9 +101,9 @@ class SchemaDocument:
         parts = [_unescaped(part) for part in reference.partition("#")[2].split("/") if part]
         if reference.startswith("#"):
             for root in (self.root, near):
-                found = _at(root, parts)
-                if isinstance(found, dict):
-                    return found
+                target = _at(root, parts)
+                if isinstance(target, dict):
+                    return target
         name = parts[-1] if parts else reference.rpartition("/")[2]
         return self._definition(name)
 
@@ -164,9 +164,9 @@ class SchemaDocument:
         for word in ("anyOf", "oneOf"):
             parts = schema.get(word)
             if isinstance(parts, list) and parts:
-                found = [self._listed(part) for part in parts]
-                if all(each is not None for each in found):
-                    return [value for each in found for value in each or ()]
+                lists = [self._listed(part) for part in parts]
+                if all(each is not None for each in lists):
+                    return [value for each in lists for value in each or ()]
         return None
 
     def _listed(self, schema: Json) -> list[Json] | None:
@@ -178,47 +178,47 @@ class SchemaDocument:
     def branches(self, schema: Json) -> list[dict[str, Json]]:
         """Return a schema and all schemas that it combines, directly or indirectly."""
         todo: list[Json] = [schema]
-        found: dict[int, dict[str, Json]] = {}
+        branches: dict[int, dict[str, Json]] = {}
         for each in todo:  # the list grows during the loop
             part = self.resolve(each)
-            if not part or id(part) in found:
+            if not part or id(part) in branches:
                 continue
-            found[id(part)] = part
+            branches[id(part)] = part
             for word in ("allOf", "anyOf", "oneOf"):
                 if isinstance(parts := part.get(word), list):
                     todo += parts
             todo += [part.get(word) for word in ("then", "else")]
-        return list(found.values())
+        return list(branches.values())
 
     def member(self, schema: Json, key: str) -> Json:
         """Return the schema of a property that is declared by name, None if there is none."""
-        found = [properties[key] for properties in self._properties(schema) if key in properties]
-        return self._any_of(found)
+        schemas = [properties[key] for properties in self._properties(schema) if key in properties]
+        return self._any_of(schemas)
 
     def other_member(self, schema: Json, key: str) -> Json:
         """Return the schema of a property that is not declared by name, None if there is none."""
         for part in self.branches(schema):
             patterns = part.get("patternProperties")
-            for pattern, found in patterns.items() if isinstance(patterns, dict) else ():
+            for pattern, member in patterns.items() if isinstance(patterns, dict) else ():
                 if _matches(pattern, key):
-                    return found
+                    return member
         for part in self.branches(schema):
-            if isinstance(found := part.get("additionalProperties"), dict):
-                return found
+            if isinstance(member := part.get("additionalProperties"), dict):
+                return member
         return None
 
     def item(self, schema: Json, index: int) -> Json:
         """Return the schema of an array's item, None if there is none."""
-        found: list[Json] = []
+        schemas: list[Json] = []
         for part in self.branches(schema):
             first, rest = part.get("prefixItems"), part.get("items")
             if isinstance(rest, list):  # older drafts write `prefixItems` like this, and the rest as `additionalItems`
                 first, rest = rest, part.get("additionalItems")
             if isinstance(first, list) and index < len(first):
-                found.append(first[index])
+                schemas.append(first[index])
             elif isinstance(rest, dict):
-                found.append(rest)
-        return self._any_of(found)
+                schemas.append(rest)
+        return self._any_of(schemas)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the arguments' properties in the order in which the schema declares them."""
@@ -227,17 +227,17 @@ class SchemaDocument:
     def required(self) -> frozenset[str]:
         """Return the names of the required properties."""
         parts: list[Json] = [self.root]
-        found: set[str] = set()
+        names: set[str] = set()
         for part in map(self.resolve, parts):
             listed = part.get("required")
-            found.update(each for each in (listed if isinstance(listed, list) else ()) if isinstance(each, str))
+            names.update(each for each in (listed if isinstance(listed, list) else ()) if isinstance(each, str))
             if len(parts) < _LONGEST_CHAIN and isinstance(combined := part.get("allOf"), list):
                 parts += combined
-        return frozenset(found)
+        return frozenset(names)
 
     def _properties(self, schema: Json) -> list[dict[str, Json]]:
-        found = [part.get("properties") for part in self.branches(schema)]
-        return [properties for properties in found if isinstance(properties, dict)]
+        tables = [part.get("properties") for part in self.branches(schema)]
+        return [properties for properties in tables if isinstance(properties, dict)]
 
     def _any_of(self, schemas: list[Json]) -> Json:
         if len(schemas) <= 1:
@@ -249,15 +249,15 @@ def _unescaped(part: str) -> str:
     return unquote(part).replace("~1", "/").replace("~0", "~")
 
 
-def _at(found: Json, parts: list[str]) -> Json:
+def _at(node: Json, parts: list[str]) -> Json:
     for part in parts:
-        if isinstance(found, list) and part.isascii() and part.isdigit() and int(part) < len(found):
-            found = found[int(part)]
-        elif isinstance(found, dict):
-            found = found.get(part)
+        if isinstance(node, list) and part.isascii() and part.isdigit() and int(part) < len(node):
+            node = node[int(part)]
+        elif isinstance(node, dict):
+            node = node.get(part)
         else:
             return None
-    return found
+    return node
 
 
 def _matches(pattern: str, key: str) -> bool:
@@ -292,9 +292,9 @@ def _intersect(one: Kinds, other: Kinds) -> Kinds:
 
 
 def _unite(parts: Iterable[Kinds]) -> Kinds:
-    found: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
     for part in parts:
         if part is None:
             return None
-        found |= part
-    return found
+        kinds |= part
+    return kinds

@@ -9,7 +9,7 @@ from dragoman.filters.raw_tools.engine_base import AFTER, BODY, HEADER, PROSE, S
 from dragoman.filters.raw_tools.grammar import HeaderMatch, HeaderStatus, InterruptedHeader, MarkerRole
 from dragoman.filters.raw_tools.names import CallHeader
 from dragoman.filters.raw_tools.outputs import HeldText, PendingCall, stray_remark
-from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT, EndOfCall, NamedCall, Piece, skip_white_space
+from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT, EndOfCall, NamedCall, Piece, skip_white_space
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.values import ParameterSchema
 
@@ -218,17 +218,17 @@ class SectionStates(EngineBase):
     def _read(self, text: str, at: int) -> int:
         reader, hold = self._reader, self._hold
         assert reader is not None
-        room = HELD_LIMIT - hold.body_size(at) if hold is not None else len(text)
-        over = hold is not None and len(text) - at > room
+        room = BUFFER_LIMIT - hold.body_size(at) if hold is not None else len(text)
+        exceeds = hold is not None and len(text) - at > room
         pieces: list[Piece] = []
-        moved = reader.read(text[: at + room] if over else text, at, pieces)
+        moved = reader.read(text[: at + room] if exceeds else text, at, pieces)
         self._take(pieces, at)
         if reader.failed:
             self._release_as_text(moved)
-        elif reader.over:
+        elif reader.is_over:
             self._end_body(moved)
-        elif moved == at and over and self._hold is hold:
-            self._over_limit(text, at, at, f"more than {HELD_LIMIT} characters of a call had to be buffered")
+        elif moved == at and exceeds and self._hold is hold:
+            self._over_limit(text, at, at, f"more than {BUFFER_LIMIT} characters of a call had to be buffered")
         return moved
 
     def _take(self, pieces: list[Piece], at: int) -> None:
@@ -347,19 +347,19 @@ class QuotationStates(SectionStates):
             end = scope_end
         elif hold.size(end) < _LONGEST_QUOTE and not final:
             return end - text.endswith("\n", at, end)
-        held = hold.text(text, end)
-        size = hold.quotation.closing(held, self._grammar.markers_in(held))
+        buffered = hold.text(text, end)
+        size = hold.quotation.closing(buffered, self._grammar.markers_in(buffered))
         begin = self._read_again(text, end)
         if size < 0:
             self._context.forget_quotation()
             return begin
-        self._emit_text(held[:size])
+        self._emit_text(buffered[:size])
         return begin + size
 
     def _fence(self, text: str, at: int, final: bool) -> int:
         hold = self._hold
         assert hold is not None and hold.quotation is not None
-        last = at + HELD_LIMIT - hold.size(at)
+        last = at + BUFFER_LIMIT - hold.size(at)
         line_end = text.find("\n", at, last)
         end = min(len(text), last) if line_end < 0 else line_end
         hold.line = _end_of_line(hold.line + text[at:end], hold.quotation.mark)

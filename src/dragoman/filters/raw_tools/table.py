@@ -141,10 +141,10 @@ def is_file_choice(choice: str) -> bool:
 
 def tables_in(choice: str) -> tuple[Table, ...]:
     """Return the tables of a `file:` setting; read the file if it is not cached. Raises TableFileError."""
-    found = _loaded.get(choice)
-    if found is None:
-        found = _loaded[choice] = read(Path(choice.removeprefix(FILE_PREFIX)).expanduser())
-    return found
+    tables = _loaded.get(choice)
+    if tables is None:
+        tables = _loaded[choice] = read(Path(choice.removeprefix(FILE_PREFIX)).expanduser())
+    return tables
 
 
 def load_table_file(path: Path) -> str:

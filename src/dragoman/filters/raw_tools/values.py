@@ -82,17 +82,17 @@ class ParameterSchema:
         """Return the schema of a member of this object."""
         if self._document is None or self._schema is None:
             return UNKNOWN_PARAMETER
-        found = self._document.member(self._schema, key)
-        if found is not None:
-            return ParameterSchema(self._document, found, True)
+        schema = self._document.member(self._schema, key)
+        if schema is not None:
+            return ParameterSchema(self._document, schema, True)
         return ParameterSchema(self._document, self._document.other_member(self._schema, key), False)
 
     def item(self, index: int) -> ParameterSchema:
         """Return the schema of an item of this array."""
         if self._document is None or self._schema is None:
             return UNKNOWN_PARAMETER
-        found = self._document.item(self._schema, index)
-        return ParameterSchema(self._document, found, found is not None)
+        schema = self._document.item(self._schema, index)
+        return ParameterSchema(self._document, schema, schema is not None)
 
     def as_json(self, raw: str, type_word: str = "") -> str:
         """Return the value as JSON text. `type_word` is the type in the markup itself, as the format writes it."""
@@ -100,16 +100,16 @@ class ParameterSchema:
         if not self._kinds:
             return _untyped(raw, hint)
         if self._values is not None:
-            found = self._listed(raw, hint)
-            if found is not None:
-                return found
+            value = self._listed(raw, hint)
+            if value is not None:
+                return value
         text = raw.strip(WHITE_SPACE)
         may_be_text = "string" in self._kinds
         if may_be_text and hint == "string":
             return quote_json(raw)
-        found = self._first_fitting(text, not may_be_text or hint in self._kinds)
-        if found is not None:
-            return found
+        value = self._first_fitting(text, not may_be_text or hint in self._kinds)
+        if value is not None:
+            return value
         if may_be_text:  # markup that declares its values to be JSON may quote a string
             return text if hint and isinstance(_decoded(text), str) else quote_json(raw)
         return quote_json(raw) if _decoded(text) is _NOT_JSON else text
@@ -131,8 +131,8 @@ class ParameterSchema:
     def _listed(self, raw: str, hint: str) -> str | None:
         """Return the value of the enumeration that the text means; None if there is none."""
         text = raw.strip(WHITE_SPACE)
-        if hint != "string" and (found := self._first_fitting(text, loose=True)) is not None:
-            return found
+        if hint != "string" and (value := self._first_fitting(text, loose=True)) is not None:
+            return value
         inner = _decoded(text)
         for each in (raw, text, inner):
             if isinstance(each, str) and each in (self._values or ()):
@@ -153,9 +153,9 @@ def find_parameter(schema: Mapping[str, Json] | None, key: str) -> ParameterSche
     if schema is None:
         return UNKNOWN_PARAMETER
     document = SchemaDocument(schema)
-    found = document.member(document.root, key)
-    if found is not None:
-        return ParameterSchema(document, found, True)
+    member = document.member(document.root, key)
+    if member is not None:
+        return ParameterSchema(document, member, True)
     other = document.other_member(document.root, key)
     return ParameterSchema(document, other, False, key in _WRAPPERS and other is None and bool(document.names()))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dragoman.filters.raw_tools.json_scanner import JsonScanner
 from dragoman.filters.raw_tools.readers import (
-    HELD_LIMIT,
+    BUFFER_LIMIT,
     LIMIT,
     WHITE_SPACE,
     CallsReader,
@@ -42,7 +42,7 @@ class WrappedJsonReader(CallsReader):
         self._has_arguments = False  # the arguments have begun
         self._size = 0
         self._must_be_whole = False  # the arguments must be complete before they are sent
-        self._held_id: list[str] = []
+        self._id_pieces: list[str] = []
         self._is_nested = False  # within an object that has the name and the arguments
         self._tail = ""  # brackets at the end of broken arguments; the last may be the wrapper's
 
@@ -148,9 +148,9 @@ class WrappedJsonReader(CallsReader):
         return self._value(text, at, [], out)
 
     def _at_id(self, text: str, at: int, out: list[Piece]) -> int:
-        at = self._value(text, at, self._held_id, out)
+        at = self._value(text, at, self._id_pieces, out)
         if self._step == self._at_comma:
-            literal = "".join(self._held_id)
+            literal = "".join(self._id_pieces)
             self._id = "" if len(literal) > LIMIT or literal[:1] in "{[n" else _decoded(literal)
         return at
 
@@ -170,11 +170,11 @@ class WrappedJsonReader(CallsReader):
         end = self._guard.read(text, at, value, self._final)
         scanner = self._guard.scanner
         if self._must_be_whole or not self._named:
-            self._held += value
+            self._buffered += value
             self._size += end - at
         else:
             out.extend(value)
-        if self._size > HELD_LIMIT:
+        if self._size > BUFFER_LIMIT:
             if not self._tool:
                 return self._fail(end)
             self._must_be_whole = False  # too long to unwrap: it is sent unchanged
@@ -182,7 +182,7 @@ class WrappedJsonReader(CallsReader):
             self._arguments_complete = True
             self._step = self._at_comma
             if self._must_be_whole:
-                self._held, self._must_be_whole = [_unwrapped("".join(self._held))], False
+                self._buffered, self._must_be_whole = [_unwrapped("".join(self._buffered))], False
         self._try_name(out)
         ended = scanner.complete or scanner.is_broken or self._guard.marker
         self._is_streaming = self._named and not self._must_be_whole and not ended
@@ -192,11 +192,11 @@ class WrappedJsonReader(CallsReader):
 
     def _try_name(self, out: list[Piece]) -> None:
         """Name the call, if its name is known and its arguments begin like JSON."""
-        begins = self._arguments_complete or self._guard.scanner.has_begun or self._size > HELD_LIMIT
-        if self._tool and self._held and begins and not self._must_be_whole:
+        begins = self._arguments_complete or self._guard.scanner.has_begun or self._size > BUFFER_LIMIT
+        if self._tool and self._buffered and begins and not self._must_be_whole:
             self._name(self._tool, self._id, out)
-            out.extend(self._held)
-            self._held, self._size = [], 0
+            out.extend(self._buffered)
+            self._buffered, self._size = [], 0
 
     def _at_comma(self, text: str, at: int, out: list[Piece]) -> int:
         at = skip_white_space(text, at)
@@ -220,7 +220,7 @@ class WrappedJsonReader(CallsReader):
             return self._fail(at)
         if not self._has_arguments:
             self._has_arguments = self._arguments_complete = True
-            self._held = ["{}"]
+            self._buffered = ["{}"]
         self._try_name(out)
         if self._is_nested:
             self._is_nested, self._step = False, self._at_comma
@@ -235,7 +235,7 @@ class WrappedJsonReader(CallsReader):
         """Skip invalid text after complete arguments."""
         if not self._closes:
             self._end(out)
-            self.over = True
+            self.is_over = True
             return at
         at, marker = self._ends.find(text, at, self._final)
         return self._cut(at, marker, out) if marker else at

@@ -35,6 +35,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from pathlib import Path
 from time import monotonic
 from typing import cast
 
@@ -44,6 +45,7 @@ from dragoman.errors import ConnectFailed, Fault, Reset
 from dragoman.http.addresses import BaseUrl, Proxy, parse_base_url, parse_proxy
 from dragoman.http.client.connecting import TlsSettings, open_connection
 from dragoman.http.client.response import TURN_BYTES, ClientResponse, HttpTimeouts, request_head
+from dragoman.http.unix_sockets import socket_address
 from dragoman.wire.http import HttpRequest
 
 __all__ = [
@@ -277,14 +279,15 @@ class ClientConnection(Struct, asyncio.Protocol, eq=False):
         self._pool.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.response is None:
+        response = self.response
+        if response is None:
             self.abort()  # bytes that belong to no request
         elif self._is_scheduled or self._buffered or len(data) > TURN_BYTES:
             self._buffered += data
             self._schedule()
             self._update_reading()
         else:
-            self.response.feed(data)
+            response.feed(data)
 
     def _next_turn(self) -> None:
         """Pass on buffered bytes, at most `TURN_BYTES`; after the last ones handle the end, or read again."""
@@ -376,7 +379,7 @@ class HttpClient:
     """Sends requests over pooled connections. With `unix`, all connections go to that socket, whatever the URL."""
 
     def __init__(
-        self, *, caps: PoolLimits | None = None, sweep_seconds: float = _SWEEP_SECONDS, unix: str = ""
+        self, *, caps: PoolLimits | None = None, sweep_seconds: float = _SWEEP_SECONDS, unix: Path | None = None
     ) -> None:
         self._unix = unix
         self._caps = caps or PoolLimits()
@@ -462,9 +465,10 @@ class HttpClient:
 
     async def _connect(self, target: _Target, timeouts: HttpTimeouts, began: float) -> ClientConnection:
         self._check_open()
-        if self._unix:
+        if self._unix is not None:
             loop = asyncio.get_running_loop()
-            return (await loop.create_unix_connection(lambda: ClientConnection(target.pool), self._unix))[1]
+            with socket_address(self._unix) as address:
+                return (await loop.create_unix_connection(lambda: ClientConnection(target.pool), address))[1]
         left = max(began + timeouts.total - monotonic(), 0.0)
         within = HttpTimeouts(
             dns=min(timeouts.dns, left), connect=min(timeouts.connect, left), tls=min(timeouts.tls, left)

@@ -78,11 +78,11 @@ async def open_connection(
     peer = f"the proxy {proxy.host}:{proxy.port}" if proxy else address.host_and_port
     host, port = (proxy.host, proxy.port) if proxy else (address.host, address.port)
     async with _step(f"find the address of {peer}", timeouts.dns):
-        found = await resolve(host, port)
+        addresses = await resolve(host, port)
     if proxy is None:  # a proxy comes from the configuration and may have any address
-        _check(host, found)
+        _check(host, addresses)
     async with _step(f"connect to {peer}", timeouts.connect):
-        sock = await _connect(found)
+        sock = await _connect(addresses)
     try:
         if proxy is not None and context is not None:
             async with _step(f"reach {address.host_and_port} through {peer}", timeouts.connect):
@@ -126,21 +126,21 @@ async def resolve(host: str, port: int) -> Sequence[_AddressInfo]:
     return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
-def _check(host: str, found: Sequence[_AddressInfo]) -> None:
-    for each in found:
+def _check(host: str, addresses: Sequence[_AddressInfo]) -> None:
+    for each in addresses:
         problem = address_problem(host, str(each[4][0]))
         if problem:
             raise ConnectFailed(f"could not connect to {host}: {problem}")
 
 
-async def _connect(found: Sequence[_AddressInfo]) -> socket.socket:
-    if len(found) == 1:
-        return await _attempt(found[0])  # no race with one address
+async def _connect(resolved: Sequence[_AddressInfo]) -> socket.socket:
+    if len(resolved) == 1:
+        return await _attempt(resolved[0])  # no race with one address
     loop = asyncio.get_running_loop()
     tasks: list[asyncio.Task[socket.socket]] = []
     running: set[asyncio.Task[socket.socket]] = set()
     winner: asyncio.Task[socket.socket] | None = None
-    addresses = iter(_interleaved(found))
+    addresses = iter(_interleaved(resolved))
     try:
         while winner is None:
             if (address := next(addresses, None)) is not None:
@@ -160,8 +160,8 @@ async def _connect(found: Sequence[_AddressInfo]) -> socket.socket:
     return await (winner or tasks[0])
 
 
-async def _attempt(found: _AddressInfo) -> socket.socket:
-    family, kind, protocol, _, address = found
+async def _attempt(info: _AddressInfo) -> socket.socket:
+    family, kind, protocol, _, address = info
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setblocking(False)
@@ -177,10 +177,10 @@ async def _attempt(found: _AddressInfo) -> socket.socket:
     return sock
 
 
-def _interleaved(found: Sequence[_AddressInfo]) -> list[_AddressInfo]:
+def _interleaved(addresses: Sequence[_AddressInfo]) -> list[_AddressInfo]:
     """Return the addresses in the system's order, alternating between IPv6 and IPv4."""
-    first = [each for each in found if each[0] == found[0][0]]
-    others = [each for each in found if each[0] != found[0][0]]
+    first = [each for each in addresses if each[0] == addresses[0][0]]
+    others = [each for each in addresses if each[0] != addresses[0][0]]
     return [each for each in chain.from_iterable(zip_longest(first, others)) if each is not None]
 
 

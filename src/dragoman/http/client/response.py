@@ -197,6 +197,11 @@ class ClientResponse(Struct, eq=False):
         finally:
             pumping.cancel()
 
+    @property
+    def reads(self) -> int:
+        """How many pieces of the body have arrived."""
+        return self._pieces
+
     def pause(self) -> None:
         """Stop reading from the upstream's socket. Bytes that were read already are still passed on."""
         self._is_paused = True
@@ -243,8 +248,8 @@ class ClientResponse(Struct, eq=False):
 
     def feed(self, data: bytes) -> None:
         """Parse received bytes, pass on the body, and finish at the end of the response."""
-        self.has_new_bytes = True
-        chunks, parser, sink, fault = self._chunks, self._parser, self._sink, None
+        self.has_new_bytes, fault = True, None
+        chunks, parser, sink = self._chunks, self._parser, self._sink
         assert parser is not None
         try:
             parser.feed_data(data)
@@ -269,11 +274,15 @@ class ClientResponse(Struct, eq=False):
                 self.connection_failed(
                     BadFrame(f"{self._pool.name} sent more than {HEAD_BYTES} bytes of head or trailers")
                 )
-        connection = self._connection  # None: the sink has closed it
-        if connection is not None and end is not None:
+        if end is None and fault is None:
+            return
+        connection = self._connection
+        if connection is None:
+            return  # The sink has closed it.
+        if end is not None:
             connection.release(keep=self._keep and fault is None and count == end)
             self._finish()
-        elif connection is not None and fault is not None:
+        else:
             self.connection_failed(
                 self._refusal or BadFrame(f"{self._pool.name} sent an invalid HTTP response: {fault}")
             )
@@ -419,6 +428,12 @@ class ClientResponse(Struct, eq=False):
         self._pool.slots.release()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def sent_headers(authority: str, headers: Headers, size: int) -> Headers:
+    """Return the headers that a request with a body of `size` bytes is sent with: those of the connection, too."""
+    own = [field for field in headers if field[0].lower() not in _CONNECTION_HEADERS]
+    return (("host", authority), ("accept-encoding", "identity"), *own, ("content-length", str(size)))
 
 
 @lru_cache(maxsize=64)

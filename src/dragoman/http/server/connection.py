@@ -89,7 +89,7 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
     _refusal: bytes = BAD_REQUEST  # the response to a head that cannot be parsed
     _current: HttpExchange | None = None  # its response is being produced
     _queue: deque[HttpExchange] | None = None  # pipelined requests after the current one
-    _held: bytes = b""  # unparsed bytes while the queue is full; `is_reading` is False then
+    _unparsed: bytes = b""  # unparsed bytes while the queue is full; `is_reading` is False then
     _is_discarding: bool = False  # bytes from the client are no longer parsed
     _is_silent: bool = True  # the client has sent nothing yet
     _aborted: bool = False
@@ -133,7 +133,7 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
                     self._stop_parsing()
                     return
                 if self._queue and self._is_full(self._queue):
-                    self._held = data[at + _PIECE :]
+                    self._unparsed = data[at + _PIECE :]
                     self.deadline = inf  # the server has stopped reading: the client is not late
                     self.pause_reading()
                     break
@@ -177,7 +177,7 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
         if arriving is not None and self._queue:
             self._queue.pop()
             self.arriving = None
-        self.half_closed, self._in_head, self._held = True, False, b""
+        self.half_closed, self._in_head, self._unparsed = True, False, b""
         last = self._queue[-1] if self._queue else current
         last.last = last.last or not last.is_started
         self.server.connections.half_closed.add(self)
@@ -274,10 +274,10 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
         """Read from the socket again, unless the queue is full."""
         if self._queue and self._is_full(self._queue):
             return
-        if self._held:
-            buffered, self._held = self._held, b""
+        if self._unparsed:
+            buffered, self._unparsed = self._unparsed, b""
             self.data_received(buffered)
-            if self._held:
+            if self._unparsed:
                 return
         if not self.is_reading and self._transport is not None and not self._transport.is_closing():
             self.is_reading = True
@@ -420,7 +420,7 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
 
     def _stop_parsing(self) -> None:
         """Refuse bytes that are not HTTP or too long. Requests before them still get their responses."""
-        self._is_discarding, self._in_head, self._held = True, False, b""
+        self._is_discarding, self._in_head, self._unparsed = True, False, b""
         self._chunks.clear()
         arriving, self.arriving = self.arriving, None
         if not self.is_reading:
@@ -437,7 +437,7 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
             self._close()
             return
         self._is_discarding, self._queue = True, None
-        self._held = b""
+        self._unparsed = b""
         self.deadline = self.server.clock() + _LINGER_SECONDS
         if not self.is_reading:
             self.resume_reading()

@@ -275,8 +275,8 @@ class Acceptor:
         first: Callable[[ServerConnection], asyncio.BaseProtocol] | None = None,
     ) -> None:
         self._listening, self._server = listening, server
-        self._most, self._max_of_peer, self._exhausted = most, max_of_peer, on_exhausted
-        self._first = first  # creates the protocol that reads the start of a connection
+        self._most, self.max_of_peer, self._exhausted = most, max_of_peer, on_exhausted
+        self.first = first  # creates the protocol that reads the start of a connection
         self._defers = defers_accept(listening)
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
@@ -318,7 +318,7 @@ class Acceptor:
                 self._handle_exhausted(error)
                 return
             name = normalize_address(address[0])
-            most, peer = self._max_of_peer(name), limit_key(name)
+            most, peer = self.max_of_peer(name), limit_key(name)
             if len(connections.members) >= most and not connections.has_room(peer, most):
                 client.close()
                 continue
@@ -358,7 +358,7 @@ class Acceptor:
                 self._server.connections.shorten_grace(protocol)  # the system has waited for its first byte
             except OSError:
                 pass
-        first = protocol if self._first is None else self._first(protocol)
+        first = protocol if self.first is None else self.first(protocol)
         try:
             await self._loop.connect_accepted_socket(lambda: first, client)
         except OSError:

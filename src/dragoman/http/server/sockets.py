@@ -45,7 +45,7 @@ def probe(transport: asyncio.Transport) -> bool:
         return False
     try:
         client = transport.get_extra_info("socket")
-        if not is_loopback(client.getpeername()[0]):
+        if client.family == socket.AF_UNIX or not is_loopback(client.getpeername()[0]):
             return False
         with socket.socket(fileno=os.dup(client.fileno())) as copy:
             copy.send(b"\n", socket.MSG_OOB | socket.MSG_DONTWAIT)

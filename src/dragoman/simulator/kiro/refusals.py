@@ -285,4 +285,4 @@ def _unknown(status: int, at: str, detail: str) -> KiroRefusal:
     response = ErrorResponse(
         "The requested operation is not recognized by the service.", None, status, "UnknownOperationException"
     )
-    return KiroRefusal(0, "the operation exists", "A", at, detail, response)
+    return KiroRefusal(0, "the operation must exist", "A", at, detail, response)

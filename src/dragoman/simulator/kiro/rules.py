@@ -62,8 +62,6 @@ _BAD_MODEL = ErrorResponse("Invalid model. Please select a different model to co
 _BAD_CONVERSATION = ErrorResponse("Invalid conversation id.", "INVALID_CONVERSATION_ID")
 _BAD_TOKEN = ErrorResponse("The bearer token included in the request is invalid.", None, 403, "AccessDeniedException")
 
-# The published service model ends in 12 letters and digits, but the tests of document 000 use `profile/test`.
-_ARN = re.compile(r"arn:aws:(codewhisperer|transform):[a-z]{2}(-[a-z]+)+-\d:\d{12}:profile/[a-zA-Z0-9]+")
 _AGENT = re.compile(r"KiroIDE(?!-\d+\.\d+)")
 
 
@@ -108,11 +106,9 @@ def _profile_arn(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[F
         has_api_key = parsed.request.header("tokentype").upper() == "API_KEY"
         if limits.profile_required and not has_api_key:
             response = ErrorResponse("profileArn is required for this request.")
-            yield Finding("profileArn", "missing; this host requires it", response=response)
-    elif not isinstance(arn, str) or len(arn) > 950 or not _ARN.fullmatch(arn):
-        yield Finding("profileArn", "not the ARN of a profile", "A", ErrorResponse("Invalid profileArn."))
+            yield Finding("profileArn", "missing; this host requires it", "B", response)
     elif limits.profile_arns and arn not in limits.profile_arns:
-        yield Finding("profileArn", "not a profile of this token", response=_BAD_TOKEN)
+        yield Finding("profileArn", "not a profile of this token", "B", _BAD_TOKEN)
 
 
 def _model_id(parsed: KiroHttpRequest, _: SimulatorLimits) -> Iterator[Finding]:
@@ -185,27 +181,27 @@ def _payload(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Findi
         yield Finding("", f"about {parsed.tokens} tokens, more than {limits.payload_tokens} in one request")
 
 
-def _bad_root(found: Finding) -> ErrorResponse:
-    place = f"toolConfig.tools.{_tool_number(found)}.toolSpec.inputSchema.json.type"
+def _bad_root(finding: Finding) -> ErrorResponse:
+    place = f"toolConfig.tools.{_tool_number(finding)}.toolSpec.inputSchema.json.type"
     message = f"Bedrock error message: The value at {place} must be one of the following: object."
     return ErrorResponse(message, "TOOL_SCHEMA_INVALID")
 
 
-def _bad_union(found: Finding) -> ErrorResponse:
+def _bad_union(finding: Finding) -> ErrorResponse:
     message = (
-        f"Bedrock error message: tools.{_tool_number(found)}.custom.input_schema: "
+        f"Bedrock error message: tools.{_tool_number(finding)}.custom.input_schema: "
         "input_schema does not support oneOf, allOf, or anyOf at the top level"
     )
     return ErrorResponse(message, "TOOL_SCHEMA_INVALID")
 
 
-def _tool_number(found: Finding) -> str:
-    number = _TOOL_NUMBER.search(found.at)
+def _tool_number(finding: Finding) -> str:
+    number = _TOOL_NUMBER.search(finding.at)
     return number[1] if number else "0"
 
 
-def _bad_image(found: Finding) -> ErrorResponse:
-    return ErrorResponse(found.detail)
+def _bad_image(finding: Finding) -> ErrorResponse:
+    return ErrorResponse(finding.detail)
 
 
 def _known(number: int, response: RuleResponse = ErrorResponse(), find: RuleCheck | None = None) -> RefusalRule:  # noqa: B008  immutable
@@ -214,15 +210,16 @@ def _known(number: int, response: RuleResponse = ErrorResponse(), find: RuleChec
     return RefusalRule(number, rule.sentence, rule.grade, response, find)
 
 
+BODY_SIZE = RefusalRule(44, "the body must be within the HTTP limit", "B", BODY_CAP, _body_size)
 RULES: tuple[RefusalRule, ...] = (
-    RefusalRule(44, "the body is within the HTTP cap", "B", BODY_CAP, _body_size),
+    BODY_SIZE,
     _known(34, _NOT_JSON, _is_json),
     _known(30),
-    RefusalRule(49, "profileArn is right", "B", find=_profile_arn),
-    RefusalRule(48, "the model exists", "A", _BAD_MODEL, _model_id),
+    _known(49, ErrorResponse("Invalid profileArn."), _profile_arn),
+    RefusalRule(48, "the model must exist", "A", _BAD_MODEL, _model_id),
     # enumerations, patterns, lengths
-    RefusalRule(0, "the request has its shape", "A", find=_shape),
-    RefusalRule(29, "no null for an optional member", "C", find=_nulls),
+    RefusalRule(0, "the request must have its documented shape", "A", find=_shape),
+    RefusalRule(29, "an optional member must not be null", "C", find=_nulls),
     _known(47),
     _known(50, _BAD_CONVERSATION),
     *map(_known, (33, 16, 51)),
@@ -238,7 +235,7 @@ RULES: tuple[RefusalRule, ...] = (
     *map(_known, (17, 18)),
     # history
     _known(31),
-    RefusalRule(46, "a KiroIDE with long history names its version", "B", find=_versionless),
+    RefusalRule(46, "a KiroIDE with a long history must name its version", "B", find=_versionless),
     *map(_known, (5, 2, 1, 4, 6, 7)),
     # calls and results
     *map(_known, (28, 32, 3, 8, 11, 12, 10, 9, 14, 13)),
@@ -250,8 +247,8 @@ RULES: tuple[RefusalRule, ...] = (
     _known(40, _INVALID_BODY, _forged),
     _known(41),
     # size
-    RefusalRule(42, "the input fits the model's window", "B", _TOO_LONG, _too_long),
-    RefusalRule(43, "the payload is not too big", "B", find=_payload),
+    RefusalRule(42, "the input must fit the model's window", "B", _TOO_LONG, _too_long),
+    RefusalRule(43, "the payload must not be too large", "B", find=_payload),
 )
 
 
@@ -269,11 +266,13 @@ def refusals(
     for name, at, detail in find_breaches(parsed, limits):
         known.setdefault(GRADED_RULES[name].number, []).append(Finding(at, detail, GRADED_RULES[name].grade))
     for rule in RULES:
-        for found in (*known.get(rule.number, ()), *(rule.find(parsed, limits) if rule.find else ())):
-            grade = found.grade or rule.grade
+        for finding in (*known.get(rule.number, ()), *(rule.find(parsed, limits) if rule.find else ())):
+            grade = finding.grade or rule.grade
             if grade in grades:
-                response = rule.response if isinstance(rule.response, ErrorResponse) else rule.response(found)
-                yield KiroRefusal(rule.number, rule.title, grade, found.at, found.detail, found.response or response)
+                response = rule.response if isinstance(rule.response, ErrorResponse) else rule.response(finding)
+                yield KiroRefusal(
+                    rule.number, rule.title, grade, finding.at, finding.detail, finding.response or response
+                )
         if parsed.problem and rule.number == 34:
             return  # without JSON, later rules have nothing to read
 

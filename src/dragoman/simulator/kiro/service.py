@@ -25,7 +25,7 @@ from dragoman.simulator.kiro.refusals import (
     route,
     sign,
 )
-from dragoman.simulator.kiro.rules import BODY_CAP, first_refusal
+from dragoman.simulator.kiro.rules import BODY_CAP, BODY_SIZE, first_refusal
 from dragoman.simulator.kiro.tokens import TokenService
 from dragoman.simulator.model import ModelOutput, ModelPrompt, PromptTool, output_tokens, respond
 from dragoman.simulator.response import (
@@ -36,6 +36,7 @@ from dragoman.simulator.response import (
     apply_pace,
     header_text,
     scripted_headers,
+    split_text,
     whole_response,
 )
 from dragoman.simulator.script import (
@@ -103,15 +104,15 @@ def _part_events(
     model = parsed.model if parsed.model != "auto" else catalogue.DEFAULT_MODEL
     match part:
         case TextPart(text):
-            for piece in _pieces(text, turn.chunk):
+            for piece in split_text(text, turn.chunk):
                 yield "assistantResponseEvent", {"content": piece, "modelId": model}
         case ReasoningPart(text) if _thinks_by_tags(parsed):
-            for piece in _pieces(f"<thinking>\n{text}</thinking>\n\n", turn.chunk):
+            for piece in split_text(f"<thinking>\n{text}</thinking>\n\n", turn.chunk):
                 yield "assistantResponseEvent", {"content": piece, "modelId": model}
         case ReasoningPart(text):
-            for piece in _pieces(text, turn.chunk):
+            for piece in split_text(text, turn.chunk):
                 yield "reasoningContentEvent", {"text": piece}
-            for piece in _pieces(sign(text), 40):  # in parts, as the service sends it
+            for piece in split_text(sign(text), 40):  # in parts, as the service sends it
                 yield "reasoningContentEvent", {"signature": piece}
         case ToolCallPart():
             yield from _call_events(part, part.id or call_id, turn)
@@ -128,13 +129,9 @@ def _call_events(part: ToolCallPart, call_id: str, turn: ScriptTurn) -> Iterator
     later = {} if "bare_fragments" in turn.quirks else named
     yield "toolUseEvent", {**named, "input": {}} if "object_input" in turn.quirks else named
     if part.arguments != "{}":  # a call without arguments has no input (docs/dialects/kiro.md#odd-streams)
-        for piece in _pieces(part.arguments, turn.chunk):
+        for piece in split_text(part.arguments, turn.chunk):
             yield "toolUseEvent", {**later, "input": piece}
     yield "toolUseEvent", {**later, "stop": True}
-
-
-def _pieces(text: str, size: int) -> Iterator[str]:
-    return (text[at : at + size] for at in range(0, len(text), size))
 
 
 def _event(kind: str, data: Json, wraps: bool) -> bytes:
@@ -187,7 +184,7 @@ class KiroService:
     def too_large(self, request: HttpRequest) -> Response:
         """Refuse a body that was not read to its end (rule 44 of docs/dialects/kiro.md)."""
         detail = f"more than {self.max_body} bytes"
-        refusal = KiroRefusal(44, "the body is within the HTTP cap", "B", "", detail, BODY_CAP)
+        refusal = KiroRefusal(BODY_SIZE.number, BODY_SIZE.title, BODY_SIZE.grade, "", detail, BODY_CAP)
         return _refuse(request, BODY_CAP, str(refusal), refusal)
 
     def _generate(self, request: HttpRequest) -> Response:
@@ -271,8 +268,8 @@ def _search_result(call: Object) -> Json:
         "url": "https://example.com/",
         "snippet": f"A simulated page on {query}.",
     }
-    found = jsonio.encode({"results": [result], "totalResults": 1, "query": query, "error": None}).decode()
-    content: Json = [{"type": "text", "text": found}]
+    results = jsonio.encode({"results": [result], "totalResults": 1, "query": query, "error": None}).decode()
+    content: Json = [{"type": "text", "text": results}]
     return {"id": call.get("id"), "jsonrpc": "2.0", "result": {"content": content, "isError": False}}
 
 

@@ -69,15 +69,15 @@ def write_pending(path: Path, old: bytes, new: bytes) -> Path:
 def find_pending(path: Path) -> list[PendingReplacement]:
     """Return the replacements that killed processes left next to `path`; remove incomplete ones. Raises OSError."""
     path = path.resolve()
-    found = []
+    pending = []
     for each in path.parent.glob(f".{path.name}.*{_SUFFIX}"):
         old, _, new = each.name.removeprefix(f".{path.name}.").partition(".")[0].partition("-")
         data = _content(each)
         if new == _digest(data):
-            found.append(PendingReplacement(each, old, data))
+            pending.append(PendingReplacement(each, old, data))
         else:
             each.unlink(missing_ok=True)
-    return found
+    return pending
 
 
 def _content(path: Path) -> bytes:

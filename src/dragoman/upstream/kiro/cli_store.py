@@ -47,11 +47,11 @@ class CliStore:
     def load(self) -> Token:
         with self._reading() as database:
             rows = {key: self._row(database, "auth_kv", key) for key in _KEYS}
-            found, faults = self._logins(database, {key: row for key, row in rows.items() if row})
-        if not found:
+            tokens, faults = self._logins(database, {key: row for key, row in rows.items() if row})
+        if not tokens:
             no_login = f"{self.path} contains no login. Run `kiro-cli login` or `dragoman auth login kiro`."
             raise faults[0] if faults else CredentialFault(no_login)
-        return max(found, key=lambda token: token.expires_at or 0)
+        return max(tokens, key=lambda token: token.expires_at or 0)
 
     def prepare(self) -> None:
         try:
@@ -93,13 +93,13 @@ class CliStore:
     def _logins(
         self, database: sqlite3.Connection, rows: dict[str, Document]
     ) -> tuple[list[Token], list[CredentialFault]]:
-        found, faults = [], []
+        tokens, faults = [], []
         for key, row in rows.items():
             try:
-                found.append(self._token(database, key, row))
+                tokens.append(self._token(database, key, row))
             except CredentialFault as fault:  # other rows may still be valid
                 faults.append(fault)
-        return found, faults
+        return tokens, faults
 
     def _token(self, database: sqlite3.Connection, key: str, row: Document) -> Token:
         registration = self._row(database, "auth_kv", key.removesuffix("token") + "device-registration")

@@ -30,13 +30,14 @@ from dragoman.upstream.kiro.token import Endpoints, Token
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.jsonio import Json
 
+_PRACTICE = " (for practice with the simulator at {})"
 EARLY = 600.0  # seconds before its expiry at which a token is renewed
 _TIMEOUT = 15.0  # seconds for one call of a sign-in service
 _PAUSE = 5.0  # seconds before a failed service is called again, doubled by each failure in a row
 _LONGEST_PAUSE = 120.0
 _SETTLED = 30.0  # seconds after a renewal in which a refusal counts as one of the previous token
 _OWED = 30.0  # seconds before a failed write is retried
-_HELD = 30.0  # seconds before waiting again for the lock of another process
+_LOCK_RETRY = 30.0  # seconds before waiting again for the lock of another process
 _UNLISTED = 300.0  # seconds before profiles that could not be listed are requested again
 
 T = TypeVar("T")
@@ -74,7 +75,7 @@ class KiroCredential:
         self._fetch = fetch
         self._base_url = base_url
         self._profile = profile
-        self._given_endpoints = endpoints
+        self._fixed_endpoints = endpoints
         self._now = now
         self._token: Token | None = None
         self._base: Token | None = None  # the stored token when a refreshed one could not be written
@@ -85,9 +86,7 @@ class KiroCredential:
         self._has_profile = False
         self._renewed_at = -inf
         self._failure: _Failure | None = None
-        self._held: tuple[float, LockTimeout] | None = (
-            None  # the fault, and the time until which it is raised without waiting
-        )
+        self._lock_timeout: tuple[float, LockTimeout] | None = None  # raised until then, without waiting
         self._problem = ""
         self._arn = ""  # of a profile that had to be looked up
         self._arn_tried = -inf
@@ -195,7 +194,7 @@ class KiroCredential:
         return {
             "name": self.name,
             "type": "kiro",
-            "source": self._store.label,
+            "source": self._store.label + (_PRACTICE.format(token.endpoint) if token.endpoint else ""),
             "kind": token.kind,
             "provider": token.provider,
             "state": self._state(token),
@@ -204,11 +203,12 @@ class KiroCredential:
             "profile_arn": token.profile_arn or self._arn,
             "problem": self._problem,
             "unsaved": self._base is not None,
+            "practice": bool(token.endpoint),
         }
 
     def secrets(self) -> list[SecretText]:
-        held = [token for token in (self._token, self._base) if token is not None]
-        return [each for token in held for each in (token.access, token.refresh, token.client_secret) if each]
+        tokens = [token for token in (self._token, self._base) if token is not None]
+        return [each for token in tokens for each in (token.access, token.refresh, token.client_secret) if each]
 
     def _state(self, token: Token) -> str:
         if self._failure is not None and self._failure.fault.is_permanent:
@@ -232,14 +232,14 @@ class KiroCredential:
                 if not self._stale(token):
                     return self._adopt(token)
                 self._token = self._token or token  # in case it cannot be renewed but still lives
-            if self._held is not None and self._now() < self._held[0]:
-                raise self._held[1]
-            self._held = None
+            if self._lock_timeout is not None and self._now() < self._lock_timeout[0]:
+                raise self._lock_timeout[1]
+            self._lock_timeout = None
             async with file_lock(self._store.lock):
                 return await self._renew_locked()
         except CredentialFault as fault:
-            if isinstance(fault, LockTimeout) and self._held is None:
-                self._held = (self._now() + _HELD, fault)
+            if isinstance(fault, LockTimeout) and self._lock_timeout is None:
+                self._lock_timeout = (self._now() + _LOCK_RETRY, fault)
             self._problem = str(fault)
             self._write_at = self._now() + _OWED
             raise
@@ -285,19 +285,19 @@ class KiroCredential:
     async def _stored(self) -> Token:
         """Return the stored token, or a newer one in memory that could not be written before."""
         stored = await asyncio.to_thread(self._store.load)
-        held, base = self._token, self._base
-        if held is None or base is None:
+        unsaved, base = self._token, self._base
+        if unsaved is None or base is None:
             return stored
         if stored.refresh != base.refresh:  # someone has logged in anew
             self._base = None
             return stored
-        return await self._keep(held, base)
+        return await self._keep(unsaved, base)
 
     async def _keep(self, token: Token, was: Token) -> Token:
         """Write the token. If that fails it stays in memory, and the write is retried."""
         saving = asyncio.get_running_loop().run_in_executor(_writer, self._store.save, token, was)
         try:
-            kept = await asyncio.shield(saving)
+            saved = await asyncio.shield(saving)
         except asyncio.CancelledError:
             await asyncio.wait([saving])  # the lock is not given up before the file is whole
             raise
@@ -307,7 +307,7 @@ class KiroCredential:
             _log.error("%s: a refreshed token could not be written and is only in memory: %s", self.name, fault)
             return self._adopt(token)
         self._base = None
-        return self._adopt(kept)
+        return self._adopt(saved)
 
     def _adopt(self, token: Token) -> Token:
         self._token, self._failure, self._check_at = token, None, 0.0
@@ -328,8 +328,8 @@ class KiroCredential:
             raise CredentialFault(f"the service cannot be reached: {error}", is_permanent=False) from None
 
     def _endpoints(self, token: Token) -> Endpoints:
-        if self._given_endpoints is not None:
-            return self._given_endpoints
+        if self._fixed_endpoints is not None:
+            return self._fixed_endpoints
         return Endpoints.everything_at(token.endpoint) if token.endpoint else Endpoints()
 
     # --- the profile
@@ -352,11 +352,11 @@ class KiroCredential:
         token = await self.token()
         self._arn_tried = self._now()
         try:
-            found = await self._call(list_profiles(self._fetch, self._endpoints(token), token))
+            profiles = await self._call(list_profiles(self._fetch, self._endpoints(token), token))
         except CredentialFault as fault:
             _log.warning("%s: profiles could not be listed: %s", self.name, fault)
             return ""
-        if len(found) > 1:
-            _log.warning("%s: the login has %d profiles; the first is used", self.name, len(found))
-        self._arn = found[0].arn if found else ""
+        if len(profiles) > 1:
+            _log.warning("%s: the login has %d profiles; the first is used", self.name, len(profiles))
+        self._arn = profiles[0].arn if profiles else ""
         return self._arn

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dragoman.upstream.credentials import CredentialFault
+from dragoman.upstream.credentials import CredentialFault, MissingCredential
 from dragoman.upstream.kiro.stores import IdeStore, OwnStore, TokenStore, read_document
-from dragoman.upstream.kiro.token import Document, first_text
+from dragoman.upstream.kiro.token import Document, first_text, is_loopback
 
 DEFAULT_LOGIN = "default"
 _LINKS = ("ide", "cli")
@@ -80,24 +80,32 @@ class KiroPaths:
 
 
 class FoundLogin(Struct, frozen=True):
-    """A login that exists. `spec` is its name for `open_store` and in the configuration."""
+    """A login that exists. `spec` is its name for `open_store` and in the configuration.
+
+    `is_practice`: it was made with the simulator, and the real service does not know it.
+    """
 
     spec: str
     store: TokenStore
+    is_practice: bool = False
 
 
-def open_store(spec: str = "", paths: KiroPaths | None = None) -> TokenStore:
+def open_store(spec: str = "", paths: KiroPaths | None = None, *, is_practice: bool = True) -> TokenStore:
     """Return the store that `spec` names. Raises CredentialFault.
 
     `own` or `own:NAME` is Dragoman's, `ide` or `ide:PATH` the Kiro IDE's, `cli` or `cli:PATH` kiro-cli's. Empty: the
-    first of these that exists.
+    first of these that exists; without `is_practice`, of those for the real service.
     """
     paths = paths or KiroPaths()
     if not spec:
-        found = find_logins(paths)
-        if not found:
-            raise CredentialFault("no Kiro login was found on this machine. Run `dragoman auth login kiro`.")
-        return found[0].store
+        logins = find_logins(paths)
+        fitting = [login for login in logins if is_practice or not login.is_practice]
+        if not fitting:
+            why = "no Kiro login was found on this machine"
+            if logins:
+                why = f"the login {logins[0].spec} is for practice with the simulator, and there is no other"
+            raise MissingCredential(f"{why}. Run `dragoman auth login kiro`.")
+        return fitting[0].store
     kind, _, rest = spec.partition(":")
     match kind:
         case "own":
@@ -111,20 +119,31 @@ def open_store(spec: str = "", paths: KiroPaths | None = None) -> TokenStore:
 
 
 def find_logins(paths: KiroPaths | None = None) -> list[FoundLogin]:
-    """Return every login of this machine, in the order of preference: Dragoman's, the IDE's, kiro-cli's."""
+    """Return every login of this machine, in the order of preference: Dragoman's, the IDE's, kiro-cli's.
+
+    Those that were made with the simulator are last.
+    """
     paths = paths or KiroPaths()
     own = sorted(paths.own.glob("*.json"), key=lambda path: (path.stem != DEFAULT_LOGIN, path.stem))
-    found = [FoundLogin(f"own:{path.stem}", _own(path, paths)) for path in own]
+    logins = [FoundLogin(f"own:{path.stem}", _own(path, paths), is_practice_login(path)) for path in own]
     if paths.ide_file.is_file():
-        found.append(FoundLogin("ide", open_store("ide", paths)))
+        logins.append(FoundLogin("ide", open_store("ide", paths)))
     if any(path.is_file() for path in paths.cli_files):
-        found.append(FoundLogin("cli", open_store("cli", paths)))
-    return found
+        logins.append(FoundLogin("cli", open_store("cli", paths)))
+    return sorted(logins, key=lambda login: login.is_practice)
 
 
 def link_document(spec: str) -> Document:
     """Return the content of a Dragoman login file that only refers to another program's login."""
     return {"type": "kiro", "use": spec}
+
+
+def is_practice_login(path: Path) -> bool:
+    """Return whether a Dragoman login was made with the simulator."""
+    try:
+        return is_loopback(first_text(read_document(path), "endpoint"))
+    except CredentialFault:
+        return False
 
 
 def _own(path: Path, paths: KiroPaths) -> TokenStore:

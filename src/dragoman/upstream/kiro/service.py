@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 from uuid import uuid4
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ from dragoman.wire.jsonio import Json
 USER_AGENT = (
     f"dragoman/{__version__}"  # our own name, without a fingerprint of the machine (docs/decisions/kiro.md#d16)
 )
+_MODELS = "/ListAvailableModels"
 _PROFILES = "AmazonCodeWhispererService.ListAvailableProfiles"
 _TOKEN_TYPES = {"api_key": "API_KEY", "external_idp": "EXTERNAL_IDP"}
 _MAX_PAGES = 10
@@ -46,33 +47,33 @@ class Profile(Struct, frozen=True):
 
 async def list_profiles(fetch: Fetch, endpoints: Endpoints, token: Token) -> list[Profile]:
     """Return the profiles of a login in all regions of the service. Raises CredentialFault if every region refuses."""
-    found: dict[str, Profile] = {}
+    profiles: dict[str, Profile] = {}
     faults: list[CredentialFault] = []
     bases = dict.fromkeys(endpoints.at("api", region) for region in API_REGIONS)
     for base in bases:
         try:
-            found |= {profile.arn: profile for profile in await _profiles_at(fetch, base, token)}
+            profiles |= {profile.arn: profile for profile in await _profiles_at(fetch, base, token)}
         except CredentialFault as fault:  # one region refuses the logins of the other
             faults.append(fault)
     if len(faults) == len(bases):
         raise faults[0]
-    return [*found.values()]
+    return [*profiles.values()]
 
 
 async def _profiles_at(fetch: Fetch, base: str, token: Token) -> list[Profile]:
-    found: list[Profile] = []
+    profiles: list[Profile] = []
     more: Document = {}
     headers: Headers = (("content-type", "application/x-amz-json-1.0"), ("x-amz-target", _PROFILES))
     for _ in range(_MAX_PAGES):
         body = jsonio.encode({"maxResults": 10, **more})
         request = _signed(HttpRequest("POST", "/", headers=headers, body=body), token)
         page = _parse_response(await fetch(base, request), token)
-        found += [profile for item in _list(page, "profiles") if (profile := _profile(item))]
+        profiles += [profile for item in _list(page, "profiles") if (profile := _profile(item))]
         next_token = page.get("nextToken")
         if not isinstance(next_token, str) or not next_token:
             break
         more = {"nextToken": next_token}
-    return found
+    return profiles
 
 
 def _profile(item: Document) -> Profile | None:
@@ -121,7 +122,10 @@ async def fetch_usage(fetch: Fetch, endpoints: Endpoints, token: Token) -> Quota
 
 
 def with_profile(request: HttpRequest, arn: str) -> HttpRequest:
-    """Return a conversation request with the profile ARN added to its body, unless the body has one already."""
+    """Return a request with the profile ARN: in the body of a conversation that has none, or in a query for models."""
+    if request.method == "GET" and request.path == _MODELS:
+        query = urlencode([*parse_qsl(request.query), ("profileArn", arn)])
+        return HttpRequest(request.method, request.path, query, request.headers, request.body)
     if request.method != "POST" or not request.body.startswith(b'{"conversationState"'):
         return request
     if _names_profile(request.body):

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Protocol
 
-from dragoman.upstream.credentials import CredentialFault, SecretText
+from dragoman.upstream.credentials import CredentialFault, MissingCredential, SecretText
 from dragoman.upstream.kiro.atomic_files import check_replaceable, lock_path, replace_file, write_error
 from dragoman.upstream.kiro.token import Document, Token, first_text, parse_token, region_of_arn, update_document
 from dragoman.upstream.private_files import make_private_folder
@@ -144,9 +144,9 @@ class IdeStore(_FileStore):
             raise CredentialFault(
                 f"{self.path}: clientIdHash is not the name of a client registration. Log in again in the Kiro IDE."
             )
-        found = _optional(self.path.resolve().with_name(f"{client}.json"))
+        data = _optional(self.path.resolve().with_name(f"{client}.json"))
         names = ("clientId", "clientSecret")
-        return {name: found[name] for name in names if name in found} | {"client_expires_at": found.get("expiresAt")}
+        return {name: data[name] for name in names if name in data} | {"client_expires_at": data.get("expiresAt")}
 
     def _chosen_profile(self) -> str:
         arn = first_text(_optional(self._profile), "arn", "profileArn")
@@ -171,7 +171,7 @@ def read_document(path: Path, *, private: bool = False) -> Document:
     try:
         with path.open("rb") as file:
             if private and os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o077:
-                raise CredentialFault(f"other users can read {path}. Run `chmod 600 {path}`.")
+                raise MissingCredential(f"other users can read {path}. Run `chmod 600 {path}`.")
             data = file.read(_MAX_SIZE + 1)
     except OSError as error:
         raise read_error(path, error) from None
@@ -184,7 +184,7 @@ def read_document(path: Path, *, private: bool = False) -> Document:
 def read_error(path: Path, error: OSError) -> CredentialFault:
     """Return the fault for a file that cannot be read."""
     if isinstance(error, FileNotFoundError):
-        return CredentialFault(f"{path} does not exist. Run `dragoman auth login kiro`.")
+        return MissingCredential(f"{path} does not exist. Run `dragoman auth login kiro`.")
     return CredentialFault(f"cannot read {path}: {error.strerror or error}.")
 
 

@@ -159,7 +159,7 @@ class ReportMissingEnd(Filter):
 
     name = "kiro.told_end"
     applies_to = NO_FEATURES
-    answers = _CheckEnd
+    make_response_filter = _CheckEnd
 
 
 class _DropRepeats(ResponseFilter):
@@ -184,7 +184,7 @@ class DropRepeatedText(Filter):
 
     name = "kiro.keep_once"
     applies_to = NO_FEATURES
-    answers = _DropRepeats
+    make_response_filter = _DropRepeats
 
 
 # --- size: a request that is too long is refused, so that clients compact it, or loses its oldest exchanges

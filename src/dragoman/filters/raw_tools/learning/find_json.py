@@ -47,8 +47,8 @@ def values_in(text: str) -> Iterator[JsonSpan]:
 
 def marker_fields(frame: CallMarkers) -> dict[str, Any]:
     """Return the markers as fields of a table."""
-    found = structs.asdict(frame).items()
-    return {field: (marker,) for field, marker in found if marker and field != "between"}
+    fields = structs.asdict(frame).items()
+    return {field: (marker,) for field, marker in fields if marker and field != "between"}
 
 
 # --- a header, then the arguments
@@ -94,7 +94,7 @@ class _Header(Struct, frozen=True):
 
 
 def _arguments(text: str, call: ProbeCall) -> JsonSpan | None:
-    return next((found for found in values_in(text) if found.value == call.arguments), None)
+    return next((span for span in values_in(text) if span.value == call.arguments), None)
 
 
 def _header(text: str, number: int, call: ProbeCall) -> _Header:
@@ -142,17 +142,17 @@ def _without_fence(after: str, header: str) -> tuple[str, tuple[str, ...]]:
 def call_objects(probes: Mapping[str, str]) -> dict[str, Any] | None:
     """Return the fields of a format with call objects, alone or in an array (Hermes, Llama 3, Granite), or None."""
     text = probes["one"]
-    found = _call_value(text, FIRST)
-    if found is None:
+    span = _call_value(text, FIRST)
+    if span is None:
         return None
-    keys = _keys(found.value, FIRST, 0)
+    keys = _keys(span.value, FIRST, 0)
     if keys is None:
         return None
-    array = isinstance(found.value, list)
+    array = isinstance(span.value, list)
     second = _call_value(probes.get("two", ""), SECOND)
     first = _call_value(probes.get("two", ""), FIRST)
     between = probes["two"][first.end : second.start] if first and second and first.end <= second.start else None
-    frame = find_markers(text[: found.start], text[found.end :], between)
+    frame = find_markers(text[: span.start], text[span.end :], between)
     fields = body_name_fields(frame, "[" if array else "{")
     fields.update(body="array" if array else "wrapped")
     if keys != Keys():
@@ -177,7 +177,7 @@ def body_name_fields(frame: CallMarkers, first: str) -> dict[str, Any]:
 
 def _call_value(text: str, call: ProbeCall) -> JsonSpan | None:
     """Return the outer JSON value that contains a call."""
-    return next((found for found in values_in(text) if _contains(found.value, call.name)), None)
+    return next((span for span in values_in(text) if _contains(span.value, call.name)), None)
 
 
 def _contains(value: Json, name: str) -> bool:

@@ -137,8 +137,8 @@ def _find_prefixed_markers(before: str, after: str, between: str | None, prefix:
     """Return the markers of a format with a prefix before each tag; the search moves the prefix into the tags."""
     mark = "\x00"
     moved = [text.replace(f"{prefix}<", f"<{mark}") if prefix and text else text for text in (before, after, between)]
-    found = find_markers(moved[0] or "", moved[1] or "", moved[2])
-    markers = (found.section_begin, found.call_begin.rstrip(QUOTES), found.call_end, found.section_end)
+    frame = find_markers(moved[0] or "", moved[1] or "", moved[2])
+    markers = (frame.section_begin, frame.call_begin.rstrip(QUOTES), frame.call_end, frame.section_end)
     return CallMarkers(*(marker.replace(f"<{mark}", f"{prefix}<") for marker in markers))
 
 

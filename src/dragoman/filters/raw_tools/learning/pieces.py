@@ -108,28 +108,28 @@ def find_markers(before: str, after: str, between: str | None) -> CallMarkers:
     middle = _without_prefix(split_text(between))
     ends = count_common_start(end, middle)
     begins = count_common_end(begin, middle[ends:])
-    found = CallMarkers(
+    markers = CallMarkers(
         join_marker(begin[: len(begin) - begins]),
         join_marker(begin[len(begin) - begins :]),
         join_marker(end[:ends]),
         join_marker(end[ends:]),
         join_marker(middle[ends : len(middle) - begins]),
     )
-    if found.section_begin or found.section_end:
-        return found
-    return _split(found, begin, end)
+    if markers.section_begin or markers.section_end:
+        return markers
+    return _split(markers, begin, end)
 
 
 def _without_prefix(parts: list[str]) -> list[str]:
     return parts[:-1] if parts and parts[-1] == _PREFIX else parts
 
 
-def _split(found: CallMarkers, begin: list[str], end: list[str]) -> CallMarkers:
+def _split(markers: CallMarkers, begin: list[str], end: list[str]) -> CallMarkers:
     """Use the outer pair of tags as the section, if each call has two pairs around it."""
     begin, end = [part for part in begin if not part.isspace()], [part for part in end if not part.isspace()]
     if len(begin) > 1 and len(end) > 1 and end[-1] == f"</{begin[0][1:]}":
-        return CallMarkers(begin[0], join_marker(begin[1:]), join_marker(end[:-1]), end[-1], found.between)
-    return found
+        return CallMarkers(begin[0], join_marker(begin[1:]), join_marker(end[:-1]), end[-1], markers.between)
+    return markers
 
 
 # --- Extract the text of the calls from renderings of whole conversations.
@@ -201,9 +201,9 @@ def extract_probe_texts(renderings: Mapping[str, str]) -> ProbeTexts:
     before, after = _around_text(plain)
     calls: dict[str, str] = {}
     for name in PROBES:
-        found = _call_text(name, renderings, before, after)
-        if found is not None and len(found) <= _LONGEST:
-            calls[name] = found
+        text = _call_text(name, renderings, before, after)
+        if text is not None and len(text) <= _LONGEST:
+            calls[name] = text
     return ProbeTexts(calls, after, _reasoning(renderings.get(_REASONED, ""), before))
 
 

@@ -75,11 +75,11 @@ def _read(choice: str, calls: Sequence[ProbeCall], text: str) -> str:
     tools = DeclaredTools(ToolSpec(call.name, schema=schema_of(call.arguments)) for call in calls)
     engine = Engine(choice, tools, CallIds())
     lines: list[str] = []
-    for found in merge_outputs((*engine.feed(text), *engine.close())):
-        if found.kind == "call":
-            lines.append(_line(found.name, _value(found.arguments)) + ("" if found.complete else " (not complete)"))
-        elif found.kind != "remark" and found.text.strip():
-            lines.append(f"text {found.text!r}")
+    for output in merge_outputs((*engine.feed(text), *engine.close())):
+        if output.kind == "call":
+            lines.append(_line(output.name, _value(output.arguments)) + ("" if output.complete else " (not complete)"))
+        elif output.kind != "remark" and output.text.strip():
+            lines.append(f"text {output.text!r}")
     return "\n".join(lines)
 
 

@@ -1,0 +1,66 @@
+"""Names of models: patterns, versions, and which names mean a small model or a model that does not chat. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+# A model and its dated versions are one family: providers apply limits to all of them together.
+_VERSION = re.compile(r"(?:[-@]\d{8}|-\d{4}-\d\d-\d\d|[-:]latest)?(?:-v\d+)?(?::\d+)?(?:\[\w+\])?\Z")
+_WORDS = re.compile(r"[a-z]+|\d+")
+# Words in the names of small, fast models, which clients request for titles, summaries and other background work.
+_SMALL = frozenset({"haiku", "mini", "nano", "flash", "lite", "small", "micro", "tiny", "instant", "fast"})
+# Words in the names of models that return no text: they are listed, and never chosen.
+_NOT_CHAT = frozenset(
+    {"embed", "embedding", "embeddings", "rerank", "reranker", "whisper", "tts", "moderation", "dall", "transcribe"}
+)
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether a name of the configuration is a pattern: `*` is any text, `?` any character."""
+    return "*" in text or "?" in text
+
+
+def matches_pattern(pattern: str, name: str) -> bool:
+    """Return whether a name or pattern of the configuration matches this model."""
+    return pattern == name or compiled_pattern(pattern).fullmatch(name) is not None
+
+
+@lru_cache(512)
+def compiled_pattern(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern. Brackets are literal, because clients append [1m] to model names.
+
+    Groups are atomic: the client chooses the name, and no name may cause backtracking.
+    """
+    first, *rest = [re.escape(part).replace(r"\?", ".") for part in re.split(r"\*+", pattern)]
+    if not rest:
+        return re.compile(first, re.DOTALL)
+    *middle, last = rest
+    return re.compile(first + "".join(f"(?>.*?{part})" for part in middle) + f".*{last}", re.DOTALL)
+
+
+@lru_cache(256)
+def model_family(model: str) -> str:
+    """Return the name that a model shares with its dated versions."""
+    return _VERSION.sub("", model.lower())
+
+
+def spelling_key(name: str) -> str:
+    """Return a key that is equal for the spellings of one model: services write dots where clients write dashes."""
+    return _VERSION.sub("", name.lower()).replace(".", "-")
+
+
+def words_of(name: str) -> frozenset[str]:
+    """Return the words and numbers of a name: `gpt-5-mini` has gpt, 5 and mini."""
+    return frozenset(_WORDS.findall(name.lower()))
+
+
+def is_small(name: str) -> bool:
+    """Return whether the name means a small, fast model."""
+    return not _SMALL.isdisjoint(words_of(name))
+
+
+def first_chat_model(names: Iterable[str]) -> str:
+    """Return the first name that means a model which returns text; empty if there is none."""
+    return next((name for name in names if _NOT_CHAT.isdisjoint(words_of(name))), "")

@@ -1,0 +1,139 @@
+"""Reload of the configuration: what changed, what was applied, and what needs a restart.
+
+`dragoman reload` and SIGHUP do the same: read the files again, compare, apply, log. An invalid configuration changes
+nothing. Settings that a running process cannot change keep their values until it is restarted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+
+from msgspec import Struct, structs
+
+from dragoman.errors import DragomanError
+from dragoman.gateway.access_log import AccessLog
+from dragoman.gateway.config import Config, LoadedConfig, Server
+from dragoman.gateway.layers import KeyPath, Leaves, dotted_key
+from dragoman.gateway.records import Level
+from dragoman.gateway.secrets import ConfiguredSecret
+
+FIXED = ("host", "port", "workers", "admin_socket", "admin_port")  # settings of [server] that need a restart
+NOT_RELOADABLE = "this gateway reads no configuration file again: it belongs to `dragoman run`. Start the client again."
+
+
+class ReloadResult(Struct, frozen=True, omit_defaults=True):
+    """The result of a reload. Settings are named as in the configuration file; values are not shown."""
+
+    changed: tuple[str, ...] = ()  # that were applied
+    restart: tuple[str, ...] = ()  # that differ from the running gateway and need a restart
+    refused: str = ""  # why nothing was applied
+
+
+class Reloader:
+    """Reloads the configuration of one gateway. `read` loads it again; `apply` makes the gateway use it."""
+
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        read: Callable[[], LoadedConfig],
+        apply: Callable[[Config], Awaitable[None]],
+        log: AccessLog,
+    ) -> None:
+        self._started, self._current = loaded.config.server, loaded
+        self._read, self._apply, self._log = read, apply, log
+        self._lock = asyncio.Lock()
+        self.restart: tuple[str, ...] = ()  # settings of the last reload that need a restart
+        self.refused = ""  # why the last reload failed
+
+    async def run(self, *, quiet: bool = False) -> ReloadResult:
+        """Reload. Never raises for a bad configuration. With `quiet`, only a refusal is logged: a worker's parent logs.
+
+        Settings that a new configuration sets and that need a restart keep their values.
+        """
+        async with self._lock:
+            try:
+                loaded = self._read()
+                config = _with_fixed(loaded.config, self._started)
+                await self._apply(config)
+            except (DragomanError, OSError) as error:
+                self.refused = str(error)
+                self._log.event("error", "reload_refused", why=str(error))
+                return ReloadResult(refused=str(error))
+            before, self._current, self.refused = self._current, loaded, ""
+            self.restart = tuple(
+                f"server.{name}" for name in FIXED if _differs(loaded.config.server, self._started, name)
+            )
+            changed = tuple(dict.fromkeys([*changed_settings(before.leaves, loaded.leaves), *_rotated(before, loaded)]))
+            result = ReloadResult(tuple(name for name in changed if name not in _FIXED_NAMES), self.restart)
+            self._report(result, quiet=quiet)
+            return result
+
+    def _report(self, result: ReloadResult, *, quiet: bool) -> None:
+        if result.changed or not result.restart:
+            level: Level = "debug" if quiet else "info"
+            self._log.event(
+                level, "reloaded", message=", ".join(result.changed) or "no setting changed", changed=[*result.changed]
+            )
+        if result.restart and not quiet:
+            message = "; ".join(f"{name}: restart needed" for name in result.restart)
+            self._log.event("warning", "restart_needed", message=message, settings=[*result.restart])
+
+
+_FIXED_NAMES = frozenset(f"server.{name}" for name in FIXED)
+
+
+def _differs(new: Server, started: Server, name: str) -> bool:
+    return bool(structs.asdict(new)[name] != structs.asdict(started)[name])
+
+
+def _with_fixed(config: Config, started: Server) -> Config:
+    """Return the configuration with the settings of the running process that cannot change."""
+    fixed = {name: value for name, value in structs.asdict(started).items() if name in FIXED}
+    return structs.replace(config, server=structs.replace(config.server, **fixed))
+
+
+def changed_settings(before: Leaves, after: Leaves) -> Iterator[str]:
+    """Yield the names of the settings that differ. A new or removed upstream, route or model is one name."""
+    old_tables, new_tables = {*map(_table, before)}, {*map(_table, after)}
+    keys = [key for key in dict.fromkeys([*after, *before]) if _value(before, key) != _value(after, key)]
+    for key in keys:
+        table = _table(key)
+        if table and table not in old_tables:
+            yield f"{dotted_key(table)} (added)"
+        elif table and table not in new_tables:
+            yield f"{dotted_key(table)} (removed)"
+        else:
+            yield dotted_key(key)
+
+
+def _table(key: KeyPath) -> KeyPath:
+    """Return the table of an upstream, a model or a route that a setting belongs to; empty for other settings."""
+    return key[:2] if key[0] in ("upstreams", "models", "routes") and len(key) > 1 else ()
+
+
+_MISSING = object()
+
+
+def _value(leaves: Leaves, key: KeyPath) -> object:
+    leaf = leaves.get(key)
+    return _MISSING if leaf is None else leaf.value
+
+
+def _rotated(before: LoadedConfig, after: LoadedConfig) -> Iterator[str]:
+    """Yield the settings whose secret has another value under the same reference, as far as both were read."""
+    for name, secret in _secrets(after.config):
+        for other, old in _secrets(before.config):
+            if name == other and secret.shown == old.shown and _has_changed(old, secret):
+                yield f"{name} (its secret)"
+
+
+def _secrets(config: Config) -> Iterator[tuple[str, ConfiguredSecret]]:
+    if config.server.key is not None:
+        yield "server.key", config.server.key
+    for name, upstream in config.upstreams.items():
+        yield from ((f"upstreams.{name}.key", secret) for secret in upstream.keys)
+
+
+def _has_changed(old: ConfiguredSecret, new: ConfiguredSecret) -> bool:
+    return old.revealed is not None and new.revealed is not None and old.revealed != new.revealed
