@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.model.conversation import Conversation
+from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 from tests.gateway.harness import (
     GatewayHarness,
@@ -22,6 +24,7 @@ from tests.gateway.harness import (
     wait_for_refusal,
     wait_until,
 )
+from tests.gateway.socket_client import SocketClient, converse_body, head, raw, signed_request
 from tests.gateway.test_resources import FixedResponseServer, content_type_of, text_response
 
 BROKEN = '[[turn]]\nparts = [{ text = "Well" }, { wait = 0.1 }, { exception = "server", message = "broke" }]'
@@ -148,3 +151,38 @@ def test_a_late_failure_is_explained_with_the_whole_request(tmp_path: Path) -> N
     assert "the question" in report.request.body and "the question" in report.sent.body
     assert "conversationState" in report.sent.body
     assert len(report.notes) == int(headers["dragoman-notes"]) == line["notes"] > 0
+
+
+MARKER = "a text that no other test sends"
+MESSAGE = json.dumps(anthropic_body(CLAUDE, MARKER)).encode()
+SIGNED, CONVERSE = converse_body(MARKER), f"/model/{CLAUDE}/converse"
+ENDED: dict[str, tuple[int, bytes]] = {
+    "answered": (200, head(len(MESSAGE)) + MESSAGE),
+    "not JSON": (400, head(len(MESSAGE)) + b"[" + MESSAGE[1:]),
+    "signed and answered": (200, b"".join(raw(signed_request(SIGNED, path=CONVERSE)))),
+    "forged signature": (403, b"".join(raw(signed_request(SIGNED, path=CONVERSE, secret="not-the-key")))),
+}
+
+
+def bodies_in_memory() -> int:
+    return sum(type(each) is HttpRequest and MARKER.encode() in each.body for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("kind", ENDED)
+def test_the_body_of_an_ended_request_needs_no_garbage_collection(kind: str, tmp_path: Path) -> None:
+    """A body in a reference cycle would stay until the collector runs, which may be hundreds of requests later."""
+    status, request = ENDED[kind]
+    canned, go_on = FixedResponseServer(), threading.Event()
+    go_on.set()
+    canned.answer = lambda: slow_response("kiro", go_on)
+    with start_gateway(upstream_config("one", "kiro", f"http://127.0.0.1:{canned.port}"), tmp_path) as harness:
+        gc.collect()
+        gc.disable()
+        try:
+            with SocketClient(harness, first=request) as client:
+                assert client.answer()[0] == status
+            harness.log_lines()
+            wait_until(lambda: not bodies_in_memory())
+        finally:
+            gc.enable()
+    canned.close()

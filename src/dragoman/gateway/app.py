@@ -403,8 +403,12 @@ class Gateway:
                 raise
         finally:
             del self._live[exchange]
-            if exchange.account is not None:
-                exchange.account.leave()
+            account, exchange.account = (
+                exchange.account,
+                None,
+            )  # An account may refer to its exchange, and so to the body.
+            if account is not None:
+                account.leave()
             record.total = time.monotonic() - record.began
             if record.on_finished is not None:
                 record.on_finished()
