@@ -21,7 +21,7 @@ from dragoman.filters.raw_tools.outputs import Arguments, CallStarted
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.events import BlockKeys, BlockStarted, Events, Started, TextDelta
-from dragoman.model.filter import Notes
+from dragoman.model.filter import Facts, Notes
 from dragoman.wire import jsonio
 
 DELTAS = 80_000
@@ -201,7 +201,9 @@ def floor(deltas: Sequence[str]) -> float:
 
 def through_the_filter(deltas: Sequence[str]) -> float:
     """Measure the response filter, one event per frame: µs a frame."""
-    _, make_back = RawTools().forward(Conversation("kimi", (Message("user", (Text("x"),)),), tools=TOOLS), Notes())
+    _, make_back = RawTools().forward(
+        Conversation("kimi", (Message("user", (Text("x"),)),), tools=TOOLS), Notes(), Facts()
+    )
     if make_back is None:
         raise SystemExit("raw_tools is off")
     back = make_back(Notes(), BlockKeys(1))

@@ -141,7 +141,7 @@ class _Lane(Struct, frozen=True, gc=False):
 
     def write(self, frames: Sequence[Frame], at: int, out: list[bytes]) -> int:
         """Write the deltas of the lane from index `at` on; return the index of the first other frame."""
-        kind, decode, text_of, search, unchanged = self.kind, self.decode, self.text_of, self.search, self.unchanged
+        kind, decode, text_of, search = self.kind, self.decode, self.text_of, self.search
         texts: list[str] = []
         try:
             for frame in islice(frames, at, None) if at else frames:
@@ -151,12 +151,12 @@ class _Lane(Struct, frozen=True, gc=False):
                 if not text or (search is not None and search(text) is not None):
                     break
                 texts.append(text)
-                if unchanged:
-                    out.append(frame.raw)
         except DECODE_ERRORS:  # the next frame does not belong to the lane
             pass
         if texts:
-            if not unchanged:
+            if self.unchanged:
+                out += [frame.raw for frame in frames[at : at + len(texts)]]
+            else:
                 out.append(self.before + self.between.join(map(encode_text, texts)) + self.after)
             if self.listeners:
                 written = "".join(texts)

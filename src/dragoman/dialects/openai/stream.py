@@ -69,16 +69,17 @@ class OpenaiDecoder(Decoder):
         events: list[ev.Event] = []
         if not self._started and not self._start(chunk, data, events):
             return ()
-        sources = parse_sources(chunk.citations, chunk.search_results)
+        has_sources = chunk.citations is not None or chunk.search_results is not None
+        sources = parse_sources(chunk.citations, chunk.search_results) if has_sources else []
         for position, choice in enumerate(chunk.choices or ()):
             if choice is not None:
                 self._choice(choice, position, data, events, sources)
             if self._is_over:
                 return tuple(events)
         counts = chunk.usage or embedded_usage(
-            chunk.x_groq, (each.usage for each in chunk.choices or () if each is not None)
+            chunk.x_groq, [each.usage for each in chunk.choices or () if each is not None]
         )
-        if (usage := parse_usage(counts)) is not None:
+        if counts and (usage := parse_usage(counts)) is not None:
             self._usage_reported = True
             events.append(ev.UsageReported(usage))
         return tuple(events)
