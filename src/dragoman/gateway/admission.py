@@ -92,12 +92,12 @@ class Admission:
         is_proven = claim is None or claim.is_proven
         if claim is None or is_proven:
             exchange.on_admitted()
-            exchange.account = self.memory_budget.enter(peer)
+            exchange.memory = self.memory_budget.enter(peer)
         else:
-            exchange.account = self._unproven.enter(peer, claim.id, exchange.fail_body)
+            exchange.memory = self._unproven.enter(peer, claim.id, exchange.fail_body)
         body = await exchange.body(self._max_body, self._body_timeout if is_proven else self._unproven_body_timeout)
-        if exchange.account.request_bytes != len(body):
-            exchange.account.hold("body", len(body))  # The announced length may have been wrong.
+        if exchange.memory.request_bytes != len(body):
+            exchange.memory.hold("body", len(body))  # The announced length may have been wrong.
         request = exchange.request
         if body is not request.body:
             request = exchange.request = structs.replace(request, body=body)
@@ -123,10 +123,10 @@ class Admission:
     def _admit(self, exchange: Exchange[MemoryAccount], peer: str, size: int) -> None:
         """Move a request whose signature has been checked from the pool to the limits. Raises Overloaded."""
         exchange.on_admitted()
-        unproven, exchange.account = exchange.account, self.memory_budget.enter(peer)
+        unproven, exchange.memory = exchange.memory, self.memory_budget.enter(peer)
         if unproven is not None:
             unproven.leave()
-        exchange.account.reserve(size)
+        exchange.memory.reserve(size)
 
 
 class KeyCheck:

@@ -386,15 +386,15 @@ class Gateway:
                 return
             if self.upstreams is None:
                 await self.start()
-            upstreams, call, account = self.upstreams, matched.call, exchange.account
-            assert upstreams is not None and account is not None  # set by `start` and by admission
+            upstreams, call, memory = self.upstreams, matched.call, exchange.memory
+            assert upstreams is not None and memory is not None  # set by `start` and by admission
             record.dialect, record.operation = matched.dialect.name, call.operation
             if len(call.model) > MAX_MODEL_LENGTH:
                 raise model_too_long(call.model)
             record.model = call.model
             if call.body is not None:
                 call = structs.replace(call, body=None)  # The decoded body is large, and a stream may last long.
-            context = RequestContext(self._services, upstreams, exchange, account, matched.dialect, call, record)
+            context = RequestContext(self._services, upstreams, exchange, memory, matched.dialect, call, record)
             serving = generate(context, matched) if call.operation == "generate" else serve(context, matched)
             matched = None  # releases the body in it
             await _serve(upstreams, serving)
@@ -403,12 +403,10 @@ class Gateway:
                 raise
         finally:
             del self._live[exchange]
-            account, exchange.account = (
-                exchange.account,
-                None,
-            )  # An account may refer to its exchange, and so to the body.
-            if account is not None:
-                account.leave()
+            # The memory account may refer to its exchange, and so to the body.
+            memory, exchange.memory = exchange.memory, None
+            if memory is not None:
+                memory.leave()
             record.total = time.monotonic() - record.began
             if record.on_finished is not None:
                 record.on_finished()

@@ -85,8 +85,8 @@ class AsgiExchange(Exchange[MemoryAccount], kw_only=True, eq=False):
             if size > limit:
                 pieces.clear()
                 continue
-            if counts and self.account is not None:
-                self.account.reserve(len(piece))
+            if counts and self.memory is not None:
+                self.memory.reserve(len(piece))
             pieces.append(piece)
         if size > limit:
             raise too_large(limit)
@@ -102,8 +102,8 @@ class AsgiExchange(Exchange[MemoryAccount], kw_only=True, eq=False):
             raise too_large(limit)
         if int(announced) > limit:  # The body is read to its end and then refused.
             return True
-        if self.account is not None:
-            self.account.reserve(int(announced))
+        if self.memory is not None:
+            self.memory.reserve(int(announced))
         return False
 
     def fail_body(self, fault: Fault) -> None:

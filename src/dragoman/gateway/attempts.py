@@ -103,7 +103,7 @@ class ClientRequest:
                 context.client, call, size, context.upstreams.bounds, self._exact
             )
             self._call = self._exact = None
-            context.account.hold("decoded", shape.memory)
+            context.memory.hold("decoded", shape.memory)
         return self._conversation
 
     def _continue_large(self) -> None:
@@ -193,7 +193,7 @@ class ClientRequest:
         context.exchange.request = structs.replace(received)  # The copy does not keep the decoded body.
         request, note = render_planned(prepared.plan, received, context.upstreams.config.server.max_body)
         if request.body is not received.body:
-            context.account.hold("rendered", len(request.body))
+            context.memory.hold("rendered", len(request.body))
         if note is not None:
             self._add_note(note, backend)
         request = with_headers(request, backend.own_headers())
@@ -228,8 +228,8 @@ class ClientRequest:
                 planned, original=without_messages(planned.original), translated=without_messages(planned.translated)
             )
             self.prepared = self._conversation = None
-            if prepared.saver is None and context.account.bytes_by_kind["decoded"] > _WORTH_COUNTING:
-                context.account.hold("decoded", base_memory(planned.original, planned.translated))
+            if prepared.saver is None and context.memory.bytes_by_kind["decoded"] > _WORTH_COUNTING:
+                context.memory.hold("decoded", base_memory(planned.original, planned.translated))
         return InFlight(self, permit, holder, planned, prepared.saver)
 
 
@@ -261,7 +261,7 @@ class InFlight(Struct):
             client_request.large.forget()
         if not context.services.refusals.enabled:
             context.exchange.request = structs.replace(context.exchange.request, body=b"")
-            context.account.hold("body", 0)
+            context.memory.hold("body", 0)
 
     def remember_id(self, response_id: str) -> None:
         """Remember the id of the response, so that requests about it go to the upstream that stores it."""
@@ -431,7 +431,7 @@ async def _send(
         return await backend.open(request, credential, sent, client_request.mark_signed), flight
     finally:
         del request
-        client_request.context.account.hold("rendered", 0)
+        client_request.context.memory.hold("rendered", 0)
 
 
 def _mark_failed(context: RequestContext, backend: Backend, credential: str, error: DragomanError) -> None:

@@ -51,7 +51,7 @@ class RequestContext(Struct, frozen=True):
     services: Services
     upstreams: Upstreams
     exchange: Exchange[MemoryAccount]
-    account: MemoryAccount  # the memory that the request uses
+    memory: MemoryAccount  # that the request uses
     client: Dialect
     call: ApiRequest  # without its body
     record: Record

@@ -136,9 +136,9 @@ class StreamDelivery:
         self._buffer.discard()
 
     async def deliver(self, response: ClientResponse, flight: InFlight) -> Fault | None:
-        buffer, account, plan, saver = self._buffer, self._context.account, flight.plan, flight.saver
+        buffer, memory, plan, saver = self._buffer, self._context.memory, flight.plan, flight.saver
         assert plan is not None  # The response has no content yet.
-        self._budget = budget = ResponseBudget(account.budget.response_limits, account)
+        self._budget = budget = ResponseBudget(memory.budget.response_limits, memory)
         self._flight, self._is_named, self._response = flight, False, response
         self._sniffs = not plan.upstream.json_lines
         if saver is None and plan.passes and passes_frames(plan):
@@ -297,7 +297,7 @@ class WholeDelivery:
     seconds_to_ping = math.inf
 
     def __init__(self, context: RequestContext) -> None:
-        self._context, self._account = context, context.account
+        self._context, self._memory = context, context.memory
         self._headers: Headers = (JSON_BODY,)
         self._body: bytes | None = None
         self._size = 0
@@ -309,12 +309,12 @@ class WholeDelivery:
 
     def discard(self) -> None:
         self._body = None
-        self._account.free(self._size)
+        self._memory.free(self._size)
         self._size = 0
 
     def _count(self, size: int) -> None:
         """Count bytes of the response; a negative number releases bytes. Raises Overloaded."""
-        self._account.keep(size)
+        self._memory.keep(size)
         self._size += size
 
     async def deliver(self, response: ClientResponse, flight: InFlight) -> Fault | None:
@@ -356,7 +356,7 @@ class WholeDelivery:
         plan = structs.replace(
             plan, original=without_messages(plan.original), translated=without_messages(plan.translated)
         )
-        limits = self._account.budget.response_limits
+        limits = self._memory.budget.response_limits
         try:
             result, raw = await worker.run_job(ResponseJob(plan, limits, keeps), "", body)
         except TooLarge:
@@ -367,7 +367,7 @@ class WholeDelivery:
         return structs.replace(written, body=raw)
 
     def _read(self, plan: Plan, body: bytes, saver: ResponseSaver | None) -> WholeResponse:
-        budget, tree = ResponseBudget(self._account.budget.response_limits, self._account), json_memory(body)
+        budget, tree = ResponseBudget(self._memory.budget.response_limits, self._memory), json_memory(body)
         self._count(tree)
         try:
             return translate_whole(plan, body, budget, keeps=saver is not None)

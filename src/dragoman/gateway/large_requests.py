@@ -35,9 +35,9 @@ class LargeRequest:
 
     def __init__(self, worker: WorkerProcess, exchange: Exchange[MemoryAccount], server: Server) -> None:
         request = exchange.request
-        assert exchange.account is not None  # set by admission
+        assert exchange.memory is not None  # set by admission
         self.worker, self.limits = worker, server.limits
-        self._bounds, self._account, self._owner = Bounds.of(server), exchange.account, exchange.owner
+        self._bounds, self._memory, self._owner = Bounds.of(server), exchange.memory, exchange.owner
         self._head, self._body, self._id = structs.replace(request, body=b""), request.body, exchange.id
         self._items: tuple[str, ...] = ()
         self._parameters: Conversation | None = None
@@ -84,12 +84,12 @@ class LargeRequest:
             notes += pickle.loads(portion)
             await asyncio.sleep(0)  # There may be very many; other requests run in between.
         plan = structs.replace(planned.plan, client=client, upstream=backend.dialect, notes=tuple(notes))
-        self._account.hold("decoded", planned.memory + len(planned.conversation or b""))
+        self._memory.hold("decoded", planned.memory + len(planned.conversation or b""))
         store = None if planned.conversation is None else memory.saver(self._owner, client, planned.conversation)
         sent = planned.request
         if sent is not None:
             sent = structs.replace(sent, body=self._body if planned.verbatim else body)
-        self._account.hold("rendered", len(body))
+        self._memory.hold("rendered", len(body))
         return PreparedRequest(plan, store, request=sent, refusal=planned.refusal, note=planned.note)
 
     def request(self) -> HttpRequest:
@@ -99,7 +99,7 @@ class LargeRequest:
     def forget(self) -> None:
         """Release the bodies; there will be no retry."""
         self._body = b""
-        self._account.hold("rendered", 0)
+        self._memory.hold("rendered", 0)
 
 
 async def match_in_worker(large: LargeRequest, router: Router) -> MatchedRequest | None:

@@ -49,7 +49,7 @@ class StoredResponseRequest:
     def __init__(self, context: RequestContext) -> None:
         self._services, self._upstreams, self._exchange = context.services, context.upstreams, context.exchange
         self._client, self._call, self._record = context.client, context.call, context.record
-        self._account, self._send = context.account, partial(context.send, (JSON_BODY,))
+        self._memory, self._send = context.memory, partial(context.send, (JSON_BODY,))
         self._id, self._action = context.call.hints["id"], context.call.hints["action"]
 
     async def run(self) -> None:
@@ -125,7 +125,7 @@ class StoredResponseRequest:
     async def _whole(self, response: ClientResponse, backend: Backend) -> None:
         """Send the upstream's JSON unchanged. Raises BadFrame for another body."""
         try:
-            body = await response.read(_WHOLE_BYTES, self._account.keep)
+            body = await response.read(_WHOLE_BYTES, self._memory.keep)
             _check_json(body)
         except (TooLarge, jsonio.JsonError) as error:
             message = (
@@ -139,7 +139,7 @@ class StoredResponseRequest:
         """Send complete frames as they arrive. A stream without its last frame ends with the dialect's error."""
         exchange, stored, frames = self._exchange, backend.dialect.stored, backend.dialect.binding.frame_decoder()
         assert stored is not None  # The upstream is of the client's family.
-        buffered = BufferedSize(ResponseBudget(self._account.budget.response_limits, self._account))
+        buffered = BufferedSize(ResponseBudget(self._memory.budget.response_limits, self._memory))
         ended, quiet_chunks = False, 0
 
         def pass_on(chunk: bytes) -> None:

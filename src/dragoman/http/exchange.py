@@ -119,7 +119,7 @@ class Exchange(Struct, Generic[A], eq=False):
     id: str = ""
     client: str = ""  # its address; empty if the server does not report it
     owner: Owner = Owner("")  # empty until the key is checked
-    account: A | None = None  # counts the memory that this request uses
+    memory: A | None = None  # counts the memory that this request uses
     headers: Headers = ()  # sent with any response, in addition to the id headers
     last: bool = False  # the connection is closed after this response
     is_started: bool = False
@@ -138,7 +138,7 @@ class Exchange(Struct, Generic[A], eq=False):
     # --- request
 
     async def body(self, limit: int, timeout: BodyTimeout = DEFAULT_BODY_TIMEOUT) -> bytes:
-        """Return the whole request body, and reserve its size on the account.
+        """Return the whole request body, and reserve its size in `memory`.
 
         Raises TooLarge for a body over `limit` bytes, ClientFault for one that arrives too slowly, Overloaded if memory
         is short, ClientDisconnected if the client leaves. From here on, a disconnect cancels the task.
@@ -231,8 +231,8 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
                 if len(announced) > 18 or int(announced) > limit:
                     raise too_large(limit)
                 size = int(announced)
-        if self.account is not None:
-            self.account.reserve(size)
+        if self.memory is not None:
+            self.memory.reserve(size)
         if not self.is_body_complete and self._body_fault is None:
             self._limit = limit
             if self.chunked and self.request.header("expect"):
@@ -270,9 +270,9 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
         if self.is_finished or self._body_fault is not None:
             return
         self.size += len(piece)
-        if self._reserves_pieces and self.account is not None:
+        if self._reserves_pieces and self.memory is not None:
             try:
-                self.account.reserve(len(piece))
+                self.memory.reserve(len(piece))
             except ClientFault as error:
                 self.fail_body(error.fault)
                 return
