@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from math import inf
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -27,6 +28,7 @@ from dragoman.store.interface import (
     ClientKey,
     Grant,
     LedgerRow,
+    Limit,
     LimitId,
     Settlement,
     Store,
@@ -43,6 +45,9 @@ _STORE_DOWN = Fault(
     503,
     retry_after=5.0,
 )
+
+
+Level: TypeAlias = Literal["info", "warning", "error"]
 
 
 class LimitReached(ClientFault):
@@ -66,7 +71,7 @@ class AccountBook:
     def __init__(
         self,
         store: Store,
-        report: Callable[[str, str], None],
+        report: Callable[[Level, str], None],
         on_revoked: Callable[[str], None],
         *,
         now: Callable[[], float] = time.time,
@@ -112,7 +117,8 @@ class AccountBook:
             await self.store.close()
 
     async def _load_gateway(self) -> None:
-        self.gateway.shares = shares_of(await self.store.limits((ALL,)), self._shares)
+        limits = await self.store.limits((ALL,))
+        self.gateway.shares, self.gateway.needs_estimate = shares_of(limits, self._shares), _counts_tokens(limits)
 
     async def _run(self) -> None:
         while True:
@@ -145,7 +151,7 @@ class AccountBook:
         if account is None:
             try:
                 key = await self.store.find_key(digest)
-                account = None if key is None else await self._add(key)
+                account = None if key is None else await self._add(key, digest)
             except StoreUnavailable as error:
                 self._failed(error)
                 raise ClientFault(_STORE_DOWN.message, fault=_STORE_DOWN) from None
@@ -157,13 +163,14 @@ class AccountBook:
             key = await self.store.key(key_id)
             if key is None:
                 return None
-            return key, self._by_id.get(key_id) or await self._add(key)
+            return key, self._by_id.get(key_id) or await self._add(key, key.digest)
         except StoreUnavailable as error:
             self._failed(error)
             raise ClientFault(_STORE_DOWN.message, fault=_STORE_DOWN) from None
 
-    async def _add(self, key: ClientKey) -> Account:
+    async def _add(self, key: ClientKey, digest: bytes) -> Account:
         """Add the account of a key to the cache, unless the key changed while its limits were read."""
+        former = () if digest == key.digest else (key.former_until,)
         seen = self._seen_change
         scopes = [f"key:{key.id}", *([f"owner:{key.owner}"] if key.owner else []), ALL]
         limits = await self.store.limits(scopes)
@@ -173,14 +180,17 @@ class AccountBook:
             key.owner,
             key.models,
             key.upstreams,
-            min((at for at in (key.expires_at, key.revoked_at) if at is not None), default=inf),
+            min((at for at in (key.expires_at, key.revoked_at, *former) if at is not None), default=inf),
             key.revoked_at is not None,
             shares_of(limits, self._shares),
+            _counts_tokens(limits),
         )
         if seen == self._seen_change:
             if len(self._by_digest) >= _MAX_CACHED:
                 self._forget_all()
-            self._by_digest[key.digest] = self._by_id[key.id] = account
+            self._by_digest[digest] = account
+            if not former:
+                self._by_id[key.id] = account
         return account
 
     def _forget_all(self) -> None:
@@ -269,6 +279,10 @@ class AccountBook:
                 return
             self._heartbeat_at = now
             self._worked()
+
+
+def _counts_tokens(limits: Iterable[Limit]) -> bool:
+    return any(limit.resource in ("tokens", "cost") for limit in limits)
 
 
 _NAMES = {"requests": "requests", "tokens": "tokens", "cost": "dollars", "concurrency": "requests at once"}

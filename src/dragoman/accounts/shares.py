@@ -50,6 +50,11 @@ class LimitShare:
         self._used_now = self._used_before = 0  # units that were reserved in this second and in the last one
         self._tick = self._idle_ticks = 0
 
+    @property
+    def remaining(self) -> int:
+        """What is free here and was free in the store at the last grant."""
+        return max(0, min(self.left + self.free, self.allowed))
+
     def take(self, amount: int) -> None:
         """Reserve units."""
         self.left -= amount

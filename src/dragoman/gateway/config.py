@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import NODEFAULT, Meta, Struct, structs
 
+from dragoman.gateway.account_config import AccountSettings, PriceSettings, StoreSettings, check_store
 from dragoman.gateway.layers import (
     DEFAULT,
     ConfigError,
@@ -93,6 +94,9 @@ class Config(Struct, frozen=True, kw_only=True):
     upstreams: dict[str, Upstream]
     routes: Routes
     figures: dict[str, ModelTable]  # by names and patterns of models
+    store: StoreSettings | None  # None: no accounts
+    accounts: AccountSettings
+    prices: PriceSettings
     file: Path | None
     digest: str = ""  # of the text of the file
     warnings: tuple[str, ...] = ()
@@ -140,6 +144,9 @@ class _Top(Struct, frozen=True, kw_only=True):
     models: dict[str, Any] = {}
     routes: list[Any] = []
     default: dict[str, Any] | None = None
+    store: dict[str, Any] | None = None
+    accounts: dict[str, Any] = {}
+    prices: dict[str, Any] = {}
 
 
 # --- reading files and the environment
@@ -247,6 +254,9 @@ def _defaults(user_leaves: Leaves, home: AppFolders) -> Leaves:
     socket, limits = str(home.admin_socket), _default_values(RequestLimits)
     tree["server"] = {**_default_values(Server), "admin_socket": socket, "limits": limits}
     tree["log"] = _default_values(Log)
+    tree["accounts"] = _default_values(AccountSettings)
+    if any(key[0] == "store" for key in user_leaves):
+        tree["store"] = _default_values(StoreSettings)
     for name in _upstream_names(user_leaves):
         tables: dict[str, type[Struct]] = {
             "translation": TranslationSettings,
@@ -299,7 +309,10 @@ class _Assembly:
         routes = self._routes(top, upstreams)
         models = top.get("models", {})
         figures = {name: reader.table(ModelTable, table, ("models", name)) for name, table in models.items()}
-        if reader.problems or server is None or log is None:
+        store = self._store(top.get("store"))
+        accounts = reader.table(AccountSettings, top.get("accounts", {}), ("accounts",))
+        prices = reader.table(PriceSettings, top.get("prices", {}), ("prices",))
+        if reader.problems or server is None or log is None or accounts is None or prices is None:
             return None
         return Config(
             server=server,
@@ -308,6 +321,9 @@ class _Assembly:
             upstreams={name: upstream for name, upstream in upstreams.items() if upstream is not None},
             routes=routes,
             figures={name: table for name, table in figures.items() if table is not None},
+            store=store,
+            accounts=accounts,
+            prices=prices,
             file=file,
             digest=hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest() if file is not None else "",
             warnings=warnings,
@@ -330,6 +346,12 @@ class _Assembly:
         if values.get("proxy_protocol") and not values.get("trusted_proxies"):
             hint = "set server.trusted_proxies to the addresses of the proxies that send it"
             self._reader.problem(("server", "proxy_protocol"), "the PROXY protocol needs trusted proxies", hint)
+
+    def _store(self, tree: dict[str, Any] | None) -> StoreSettings | None:
+        settings = None if tree is None else self._reader.table(StoreSettings, tree, ("store",))
+        if settings is not None:
+            check_store(settings, lambda key, message, hint: self._reader.problem(("store", key), message, hint))
+        return settings
 
     # --- routes
 

@@ -103,7 +103,7 @@ class StreamDelivery:
         """End a stream that has begun with an error of its dialect. Return False if the caller must report it."""
         buffer = self._buffer
         if buffer.is_released and isinstance(error, asyncio.CancelledError) and not self._exchange.is_disconnected:
-            buffer.end(self._error(ENDING))
+            buffer.end(self._error(self._context.record.end_reason or ENDING))
         elif buffer.is_released and isinstance(error, Exception):
             self._note_broken(error)
             await self._end(self._error(error.fault if isinstance(error, DragomanError) else BUG))
@@ -118,7 +118,8 @@ class StreamDelivery:
             record.status, record.first_byte = 200, buffer.first_at - self._exchange.began
         if (translator := self._translator) is not None:
             record.notes += translator.notes
-            record.usage, record.stop = translator.progress.usage, translator.progress.stop
+            progress = translator.progress
+            record.usage, record.stop, record.has_content = progress.usage, progress.stop, progress.has_content
 
     # --- for the attempts
 
@@ -324,6 +325,7 @@ class WholeDelivery:
         except TooLarge as error:  # The upstream is to blame, not the client.
             raise BadFrame(str(error)).as_final() from None
         record.mark_first_byte()
+        record.has_content = True
         assert flight.plan is not None  # `mark_started` is never called for a whole response.
         try:
             written = await self._written(flight.plan, flight.saver, body)

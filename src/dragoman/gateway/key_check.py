@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from dragoman.accounts.account import Account
-from dragoman.errors import NotAuthorised
+from dragoman.errors import ClientFault, Fault, NotAuthorised
 from dragoman.gateway.aws_signatures import UNSIGNED, AwsSignature, parse_signature, sign
 from dragoman.gateway.records import utc_time
 from dragoman.wire.http import HttpRequest
@@ -36,7 +36,7 @@ class SignatureClaim(Struct, frozen=True):
     """A signature that may still have to be compared with the body, and the account that it proves then."""
 
     signature: AwsSignature
-    secret: bytes
+    secrets: tuple[bytes, ...]  # each of which may have signed
     account: Account
 
     @property
@@ -46,9 +46,11 @@ class SignatureClaim(Struct, frozen=True):
 
     def check_signature(self, request: HttpRequest) -> None:
         """Raises NotAuthorised."""
-        made = self.signature
-        expected = sign(request, self.secret, made.date, made.region, made.service, made.headers)
-        if not hmac.compare_digest(expected, made.signature):
+        made, is_right = self.signature, False
+        for secret in self.secrets:
+            expected = sign(request, secret, made.date, made.region, made.service, made.headers)
+            is_right |= hmac.compare_digest(expected, made.signature)
+        if not is_right:
             raise NotAuthorised(WRONG_KEY)
 
     def check_body(self, request: HttpRequest) -> None:
@@ -113,11 +115,11 @@ class KeyCheck:
             raise NotAuthorised(f"{WRONG_KEY}; or the clock of the client is wrong")
         found = None if self._book is None else await self._book.find_by_id(signature.id)
         if found is None:
-            return SignatureClaim(signature, self._key.encode(), self._own)
-        from dragoman.accounts.keys import aws_secret  # noqa: PLC0415  only with a store
+            return SignatureClaim(signature, (self._key.encode(),), self._own)
+        from dragoman.accounts.keys import aws_secrets  # noqa: PLC0415  only with a store
 
         key, account = found
-        return SignatureClaim(signature, aws_secret(self._key, key).encode(), account)
+        return SignatureClaim(signature, aws_secrets(self._key, key, self._now()), account)
 
     def check_validity(self, account: Account) -> None:
         """Raises NotAuthorised for a key that was revoked or has expired. Its holder may know which."""
@@ -143,3 +145,12 @@ def _candidates(head: HttpRequest) -> Iterator[str]:
                 yield candidate.strip()
         elif name in _KEY_HEADERS:
             yield value
+
+
+def model_not_allowed(account: Account, model: str) -> ClientFault:
+    """Return the refusal of a model that a key may not ask for (403)."""
+    allowed = ", ".join(account.models)
+    message = (
+        f"the key {account.name or account.id} may not ask for the model {model[:200]!r}; it may ask for: {allowed}"
+    )
+    return ClientFault(message, fault=Fault("permission", message, 403))

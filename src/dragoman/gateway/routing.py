@@ -104,6 +104,7 @@ class Router:
 
 
 BUG = Fault("server", "internal error of the gateway; its log has the details under this request id", 500)
+REVOKED = Fault("auth", "the key of this gateway was revoked", 401)
 ENDING = Fault("overloaded", "the gateway is shutting down", 503, retry_after=1.0)
 
 _WAITS: dict[ErrorKind, float] = {"quota": 60.0}  # retry-after of a 429 if the upstream sent none

@@ -24,6 +24,7 @@ from dragoman.errors import DragomanError
 
 Resource: TypeAlias = Literal["requests", "tokens", "cost", "concurrency"]
 Span: TypeAlias = Literal["minute", "day", "month", "ever", "now"]  # `now` is the span of concurrency, and only of it
+UsageColumn: TypeAlias = Literal["day", "key", "owner", "model", "upstream"]
 GATEWAY_KEY = "gateway"  # the id of the gateway's own key, which needs no store
 ALL = "all"  # the scope of every request
 
@@ -48,8 +49,9 @@ class ClientKey(Struct, frozen=True, kw_only=True):
     created_at: float
     expires_at: float | None = None
     revoked_at: float | None = None
-    replaces: str = ""  # the id of the key that it was made to replace
-    revision: int = 1  # of the secret that signs AWS requests
+    revision: int = 1  # grows when the secret is replaced
+    former_digest: bytes = b""  # of the secret before the last one
+    former_until: float = 0.0  # until when that one is accepted, too
 
 
 class Limit(Struct, frozen=True):
@@ -86,14 +88,17 @@ class Grant(Struct, frozen=True):
     renews_at: float  # when the limit has more again: the end of the window; inf for `ever`
 
 
-class LedgerRow(Struct, frozen=True, kw_only=True):
-    """One request. A row of a request that runs is `open`; `settle` writes the row again when it has ended."""
+class LedgerRow(Struct, frozen=True, gc=False):
+    """One request. A row of a request that runs is `open`; `settle` writes the row again when it has ended.
+
+    A row counts in the window in which its request began, and as a request if an upstream was asked (`attempts`).
+    """
 
     request_id: str
-    state: Literal["open", "ended"] = "ended"
     opened_at: float
     key: str  # its id
     owner: str = ""
+    state: Literal["open", "ended"] = "ended"
     client: str = ""  # IP address
     dialect: str = ""
     operation: str = "generate"
@@ -142,7 +147,7 @@ class Settled(Struct, frozen=True):
 class UsageQuery(Struct, frozen=True, kw_only=True):
     """A question about usage: sums by these columns."""
 
-    by: tuple[Literal["day", "key", "owner", "model", "upstream"], ...] = ("day",)
+    by: tuple[UsageColumn, ...] = ("day",)
     since: float = 0.0
     until: float | None = None
     key: str = ""  # only this key
@@ -177,7 +182,7 @@ class Store(Protocol):
     # --- keys and limits
 
     async def find_key(self, digest: bytes) -> ClientKey | None:
-        """Return the key with this digest, revoked or not."""
+        """Return the key with this digest or former digest, valid or not."""
 
     async def key(self, key_id: str) -> ClientKey | None:
         """Return the key with this id."""
