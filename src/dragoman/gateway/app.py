@@ -47,13 +47,14 @@ from dragoman.gateway.records import LoggedRequest, Record
 from dragoman.gateway.redaction import KnownAddress, Redactor
 from dragoman.gateway.reload import NOT_RELOADABLE, Reloader, ReloadResult
 from dragoman.gateway.retry_policy import RetrySettings
-from dragoman.gateway.routing import BUG, ENDING, MatchedRequest, Router, UnreadableRequest, error_response
+from dragoman.gateway.routing import BUG, ENDING, MatchedRequest, Router, UnreadableRequest
 from dragoman.gateway.secrets import app_folders, gateway_key
 from dragoman.gateway.upstream_credentials import credential_problems, missing_secrets
 from dragoman.gateway.upstreams import Upstreams
 from dragoman.gateway.worker_process import WorkerProcess
 from dragoman.http.client.client import HttpClient, PoolLimits
 from dragoman.http.exchange import ClientDisconnected, Exchange
+from dragoman.response_stream import error_response
 from dragoman.upstream.credentials import MissingCredential
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.jsonio import Json
