@@ -13,30 +13,43 @@ from dragoman._version import __version__
 if TYPE_CHECKING:
     from dragoman.api import StreamTranslator, Translated, stream_translator, translate_reply, translate_request
     from dragoman.dialects import names as dialects
-    from dragoman.errors import DragomanError
-    from dragoman.gateway.app import asgi
+    from dragoman.errors import DragomanError, LocalMisuse
+    from dragoman.gateway.app import Gateway
+    from dragoman.gateway.config import Config
+    from dragoman.gateway.embedding import asgi, load_config
+    from dragoman.gateway.layers import ConfigError
     from dragoman.model.filter import Note
 
 _MODULES = {
+    "Config": ("dragoman.gateway.config", "Config"),
+    "ConfigError": ("dragoman.gateway.layers", "ConfigError"),
     "DragomanError": ("dragoman.errors", "DragomanError"),
+    "Gateway": ("dragoman.gateway.app", "Gateway"),
+    "LocalMisuse": ("dragoman.errors", "LocalMisuse"),
     "Note": ("dragoman.model.filter", "Note"),
     "StreamTranslator": ("dragoman.api", "StreamTranslator"),
     "Translated": ("dragoman.api", "Translated"),
-    "asgi": ("dragoman.gateway.app", "asgi"),
+    "asgi": ("dragoman.gateway.embedding", "asgi"),
     "dialects": ("dragoman.dialects", ""),  # a callable package: it returns the names
+    "load_config": ("dragoman.gateway.embedding", "load_config"),
     "stream_translator": ("dragoman.api", "stream_translator"),
     "translate_reply": ("dragoman.api", "translate_reply"),
     "translate_request": ("dragoman.api", "translate_request"),
 }
 
 __all__ = [
+    "Config",
+    "ConfigError",
     "DragomanError",
+    "Gateway",
+    "LocalMisuse",
     "Note",
     "StreamTranslator",
     "Translated",
     "__version__",
     "asgi",
     "dialects",
+    "load_config",
     "stream_translator",
     "translate_reply",
     "translate_request",

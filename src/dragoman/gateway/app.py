@@ -31,7 +31,7 @@ from dragoman.gateway.activity import Activity, measure_activity
 from dragoman.gateway.admission import Admission, upgrade_refusal
 from dragoman.gateway.asgi import AsgiExchange, Receive, Scope, Send, refuse_websocket
 from dragoman.gateway.breaker import CircuitBreaker
-from dragoman.gateway.config import Config, Server, load_config
+from dragoman.gateway.config import Config, Server
 from dragoman.gateway.context import RequestContext, Services
 from dragoman.gateway.cooldown_file import CooldownFile
 from dragoman.gateway.cooldown_log import CooldownLog
@@ -68,11 +68,6 @@ _POOL_LIMITS = PoolLimits(connections=sys.maxsize)  # `ConnectionSlots` of each 
 _MAX_FORMER_KEYS = 4
 _NO_RETRY: Headers = (("x-should-retry", "false"),)  # SDKs and Claude Code read it: no retry helps
 _UNREAD = frozenset({408, 413})  # The body was not read to its end, so the connection must close.
-
-
-def asgi(config: Config | None = None) -> Gateway:
-    """Return the gateway as an ASGI application; without `config`, with the configuration of this environment."""
-    return Gateway(config or load_config(None, os.environ))
 
 
 def _key(config: Config) -> str:
@@ -131,6 +126,7 @@ class Gateway:
         self._config = config
         self._client: HttpClient | None = None
         self.upstreams: Upstreams | None = None
+        self._retired: set[Upstreams] = set()  # of earlier configurations, which running requests may still use
         self._starting = asyncio.Lock()
         self._live: dict[Exchange[MemoryAccount], Record] = {}
         # Request ids sort by time: milliseconds, the random part of this process, a counter.
@@ -163,6 +159,8 @@ class Gateway:
         self.worker.close()
         if client is not None:
             await client.aclose()
+        for retired in self._retired:
+            await retired.aclose()
         if upstreams is not None:
             await upstreams.aclose()
             await self._cooldowns.aclose()
@@ -190,7 +188,12 @@ class Gateway:
         self.generation += 1
         self.on_reloaded()
         if old is not None:
-            self.run_in_background(old.retire())
+            self._retired.add(old)
+            self.run_in_background(self._retire(old))
+
+    async def _retire(self, old: Upstreams) -> None:
+        await old.retire()
+        self._retired.discard(old)
 
     def _check_secrets(self, config: Config) -> None:
         """Read the secrets of the upstreams, so that the log redacts them, and warn of those that are missing.
