@@ -30,7 +30,7 @@ from dragoman.gateway.activity import Activity, measure_activity
 from dragoman.gateway.admission import Admission, upgrade_refusal
 from dragoman.gateway.asgi import AsgiExchange, Receive, Scope, Send, refuse_websocket
 from dragoman.gateway.breaker import CircuitBreaker
-from dragoman.gateway.config import Config, Server, load_config
+from dragoman.gateway.config import Config, Server
 from dragoman.gateway.context import RequestContext, Services
 from dragoman.gateway.cooldown_file import CooldownFile
 from dragoman.gateway.cooldown_log import CooldownLog
@@ -47,13 +47,14 @@ from dragoman.gateway.records import LoggedRequest, Record
 from dragoman.gateway.redaction import KnownAddress, Redactor
 from dragoman.gateway.reload import NOT_RELOADABLE, Reloader, ReloadResult
 from dragoman.gateway.retry_policy import RetrySettings
-from dragoman.gateway.routing import REVOKED, MatchedRequest, Router, error_response
+from dragoman.gateway.routing import REVOKED, MatchedRequest, Router
 from dragoman.gateway.secrets import app_folders, gateway_key
 from dragoman.gateway.upstream_credentials import report_missing_secrets
 from dragoman.gateway.upstreams import Upstreams
 from dragoman.gateway.worker_process import WorkerProcess
 from dragoman.http.client.client import HttpClient, PoolLimits
 from dragoman.http.exchange import Exchange
+from dragoman.response_stream import error_response
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
@@ -67,11 +68,6 @@ _TEXT = (("content-type", "text/plain; charset=utf-8"),)
 _ONE_MODEL = "/v1/models/"
 _POOL_LIMITS = PoolLimits(connections=sys.maxsize)  # `ConnectionSlots` of each upstream limit the connections.
 _MAX_FORMER_KEYS = 4
-
-
-def asgi(config: Config | None = None) -> Gateway:
-    """Return the gateway as an ASGI application; without `config`, with the configuration of this environment."""
-    return Gateway(config or load_config(None, os.environ))
 
 
 def _key(config: Config) -> str:
@@ -134,6 +130,7 @@ class Gateway:
         self._errors = ErrorResponses(self._router, self.redactor, self.log)
         self._client: HttpClient | None = None
         self.upstreams: Upstreams | None = None
+        self._retired: set[Upstreams] = set()  # of earlier configurations, which running requests may still use
         self._starting = asyncio.Lock()
         # Request ids sort by time: milliseconds, the random part of this process, a counter.
         self._ids, self._count = secrets.token_hex(6), itertools.count()
@@ -170,6 +167,8 @@ class Gateway:
         self.worker.close()
         if client is not None:
             await client.aclose()
+        for retired in self._retired:
+            await retired.aclose()
         if upstreams is not None:
             await upstreams.aclose()
             await self._cooldowns.aclose()
@@ -201,7 +200,12 @@ class Gateway:
         self.generation += 1
         self.on_reloaded()
         if old is not None:
-            self.run_in_background(old.retire())
+            self._retired.add(old)
+            self.run_in_background(self._retire(old))
+
+    async def _retire(self, old: Upstreams) -> None:
+        await old.retire()
+        self._retired.discard(old)
 
     def _warn_of_missing_secrets(self, config: Config) -> None:
         def warn(problem: str) -> None:

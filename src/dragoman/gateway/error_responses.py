@@ -10,8 +10,9 @@ from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.limits import MemoryAccount
 from dragoman.gateway.records import Record
 from dragoman.gateway.redaction import Redactor
-from dragoman.gateway.routing import BUG, ENDING, Router, UnreadableRequest, error_response
+from dragoman.gateway.routing import BUG, ENDING, Router, UnreadableRequest
 from dragoman.http.exchange import ClientDisconnected, Exchange
+from dragoman.response_stream import error_response
 from dragoman.upstream.credentials import MissingCredential
 from dragoman.wire.http import Headers
 

@@ -17,7 +17,7 @@ PAIRS: list[tuple[Resource, Span]] = [
     *(("tokens", span) for span in ("minute", "day", "month", "ever")),
     *(("cost", span) for span in ("day", "month", "ever")),
     ("concurrency", "now"),
-]  # type: ignore[assignment]
+]
 
 
 @given(st.sampled_from(PAIRS), st.integers(0, 10**15))
