@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from dragoman.gateway.access_log import AccessLog
+from dragoman.gateway.admission import KeyCheck, SignatureClaim
 from dragoman.gateway.config import Config, build_config
 from dragoman.gateway.explain import RefusalLog, RefusalReport
-from dragoman.gateway.key_check import KeyCheck, SignatureClaim
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.retry_policy import RetrySettings
 from dragoman.gateway.serve import GatewayServer, running_gateway

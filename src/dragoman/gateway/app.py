@@ -27,7 +27,7 @@ from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import DragomanError
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.activity import Activity, measure_activity
-from dragoman.gateway.admission import Admission, upgrade_refusal
+from dragoman.gateway.admission import Admission, KeyCheck, model_not_allowed, upgrade_refusal
 from dragoman.gateway.asgi import AsgiExchange, Receive, Scope, Send, refuse_websocket
 from dragoman.gateway.breaker import CircuitBreaker
 from dragoman.gateway.config import Config, Server
@@ -37,7 +37,6 @@ from dragoman.gateway.cooldown_log import CooldownLog
 from dragoman.gateway.delivery import generate
 from dragoman.gateway.error_responses import ErrorResponses
 from dragoman.gateway.explain import RefusalLog
-from dragoman.gateway.key_check import KeyCheck, model_not_allowed
 from dragoman.gateway.large_requests import LargeRequest, match_in_worker
 from dragoman.gateway.limits import MAX_MODEL_LENGTH, MemoryAccount, check_text, is_large, model_too_long
 from dragoman.gateway.metrics import GaugeSnapshot, Metrics, render_metrics
@@ -409,8 +408,9 @@ class Gateway:
             if len(call.model) > MAX_MODEL_LENGTH:
                 raise model_too_long(call.model)
             record.model = call.model
-            if record.account is not None and not record.account.allows_model(call.model):
-                raise model_not_allowed(record.account, call.model)
+            account = record.account
+            if account is not None and account.models and not account.allows_model(call.model):
+                raise model_not_allowed(account, call.model)
             if call.body is not None:
                 call = structs.replace(call, body=None)  # The decoded body is large, and a stream may last long.
             context = RequestContext(self._services, upstreams, exchange, memory, matched.dialect, call, record)
@@ -421,18 +421,22 @@ class Gateway:
             if not self._errors.send(exchange, record, error):
                 raise
         finally:
-            del self._live[exchange]
-            # The memory account may refer to its exchange, and so to the body.
-            memory, exchange.memory = exchange.memory, None
-            if memory is not None:
-                memory.leave()
-            record.total = time.monotonic() - record.began
-            if record.on_finished is not None:
-                record.on_finished()
-            if self.accounting is not None:
-                self.accounting.finish(record)
-            self._services.metrics.request(record)
-            self.log.request(record)
+            self._finish(exchange, record)
+
+    def _finish(self, exchange: Exchange[MemoryAccount], record: Record) -> None:
+        """Release what the request used, and count, settle and log it."""
+        del self._live[exchange]
+        # The memory account may refer to its exchange, and so to the body.
+        memory, exchange.memory = exchange.memory, None
+        if memory is not None:
+            memory.leave()
+        record.total = time.monotonic() - record.began
+        if record.on_finished is not None:
+            record.on_finished()
+        if self.accounting is not None:
+            self.accounting.finish(record)
+        self._services.metrics.request(record)
+        self.log.request(record)
 
     async def _probe(self, exchange: Exchange[MemoryAccount]) -> None:
         if exchange.request.path != _READY:
