@@ -73,7 +73,8 @@ class SqliteCluster:
 
 def a_key(number: int = 1, **more: Any) -> ClientKey:
     """Return a key."""
-    values = {"id": f"k{number}", "digest": bytes([number]) * 32, "name": f"key {number}", "created_at": NOON + number}
+    values: dict[str, Any] = {"id": f"k{number}", "digest": bytes([number]) * 32, "name": f"key {number}"}
+    values["created_at"] = NOON + number
     return ClientKey(**values | more)
 
 

@@ -7,7 +7,7 @@ to 25 hours where the clock changes, days follow one another without a gap, and 
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta, tzinfo
-from math import inf
+from math import floor, inf
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from msgspec import Struct
@@ -46,14 +46,14 @@ class Calendar:
     def day(self, moment: float) -> Window:
         """Return the day in which a moment is."""
         if not self._day.begins <= moment < self._day.ends:
-            first = datetime.fromtimestamp(moment, self._zone).date()
+            first = self._date(moment)
             self._day = self._between(first, first + timedelta(days=1))
         return self._day
 
     def month(self, moment: float) -> Window:
         """Return the month in which a moment is."""
         if not self._month.begins <= moment < self._month.ends:
-            first = datetime.fromtimestamp(moment, self._zone).date().replace(day=1)
+            first = self._date(moment).replace(day=1)
             self._month = self._between(first, (first + timedelta(days=31)).replace(day=1))
         return self._month
 
@@ -61,6 +61,9 @@ class Calendar:
         """Return the window of a date such as `2026-11-16`."""
         first = date.fromisoformat(day)
         return self._between(first, first + timedelta(days=1))
+
+    def _date(self, moment: float) -> date:
+        return datetime.fromtimestamp(floor(moment), self._zone).date()  # It would round up to the next microsecond.
 
     def _between(self, first: date, end: date) -> Window:
         return Window(self._midnight(first), self._midnight(end), first.isoformat(), end.isoformat())

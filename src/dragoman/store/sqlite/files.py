@@ -180,8 +180,13 @@ def _create_private(path: Path) -> None:
         os.close(os.open(path, _OPEN_FLAGS | os.O_EXCL, _PRIVATE))
         sync_folder(path.parent)
     except FileExistsError:
-        if os.name == "posix" and path.stat().st_mode & 0o077:
-            path.chmod(_PRIVATE)
+        if os.name == "posix":
+            mode = path.stat().st_mode & _PRIVATE
+            # SQLite makes its log read-only if the file is, and the log then stays read-only.
+            for each in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+                with suppress(FileNotFoundError):
+                    if each.stat().st_mode & 0o777 != mode:
+                        each.chmod(mode)
 
 
 # --- the lock
