@@ -45,7 +45,14 @@ class StoreSuite:
     async def test_a_key_is_found_by_its_digest_and_its_id(self, cluster: Cluster) -> None:
         store, other = await cluster.open(), await cluster.open()
         key = a_key(
-            1, owner="team", models=("a*", "b"), upstreams=("x",), expires_at=NOON + 1, replaces="k0", revision=3
+            1,
+            owner="team",
+            models=("a*", "b"),
+            upstreams=("x",),
+            expires_at=NOON + 1,
+            former_digest=b"f" * 32,
+            former_until=5.0,
+            revision=3,
         )
         await store.put_key(key)
         assert await other.find_key(key.digest) == await other.key("k1") == key

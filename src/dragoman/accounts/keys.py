@@ -24,7 +24,8 @@ from dragoman.store.interface import ClientKey
 
 PREFIX = "dg_"
 _ID_BYTES = 8  # 13 characters of base32 without padding
-_KEY = re.compile(r"dg_([a-z2-7]{13})_[A-Za-z0-9_-]{43}", re.ASCII)
+_ID = re.compile(r"[a-z2-7]{13}", re.ASCII)
+_KEY = re.compile(r"dg_[a-z2-7]{13}_[A-Za-z0-9_-]{43}", re.ASCII)
 
 
 def create_key(
@@ -79,6 +80,11 @@ def digest_of(text: str) -> bytes:
 def is_client_key(text: str) -> bool:
     """Return whether a text has the form of a client key."""
     return _KEY.fullmatch(text) is not None
+
+
+def is_key_id(text: str) -> bool:
+    """Return whether a text has the form of the id of a client key."""
+    return _ID.fullmatch(text) is not None
 
 
 def aws_secret(gateway_key: str, key: ClientKey, revision: int | None = None) -> str:

@@ -141,10 +141,10 @@ def create_accounting(config: Config, state: Path, log: AccessLog, on_revoked: C
 
 def create_store(config: Config, state: Path) -> Store:
     """Return the store that the configuration names, not opened yet."""
-    from dragoman.store.sqlite import SqliteStore  # noqa: PLC0415  sqlite3 takes memory
+    from dragoman.store.sqlite.engine import SqliteStore  # noqa: PLC0415  sqlite3 takes memory
 
     assert config.store is not None
-    return SqliteStore(config.store.folder(state), time_zone=config.store.time_zone)
+    return SqliteStore(config.store.folder(state), zone=config.store.time_zone)
 
 
 def limit_headers(names: LimitHeaders | None, shares: Sequence[LimitShare], now: float | None = None) -> Headers:

@@ -409,7 +409,7 @@ class Gateway:
                 raise model_too_long(call.model)
             record.model = call.model
             account = record.account
-            if account is not None and account.models and not account.allows_model(call.model):
+            if account is not None and account.models and call.model and not account.allows_model(call.model):
                 raise model_not_allowed(account, call.model)
             if call.body is not None:
                 call = structs.replace(call, body=None)  # The decoded body is large, and a stream may last long.

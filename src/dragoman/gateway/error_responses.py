@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dragoman.dialects.base import Dialect
-from dragoman.errors import ClientFault, DragomanError, Fault
+from dragoman.errors import ClientFault, DragomanError, Fault, NotAuthorised
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.limits import MemoryAccount
 from dragoman.gateway.records import Record
@@ -51,7 +51,7 @@ class ErrorResponses:
                 if not isinstance(error, ClientFault):
                     record.error = record.error or fault.message  # The log keeps the addresses of upstreams.
                     fault = self._redactor.upstream_fault(fault)
-                headers = _NO_RETRY if isinstance(error, MissingCredential) else ()
+                headers = _NO_RETRY if isinstance(error, MissingCredential | NotAuthorised) else ()
                 self._respond(exchange, record, self._router.find_dialect(record.dialect), fault, headers)
             case Exception():  # A bug: the client still gets an error response.
                 record.outcome, record.error = "bug", f"{type(error).__name__}: {error}"

@@ -64,8 +64,8 @@ class SqliteStore:
     # --- keys and limits
 
     async def find_key(self, digest: bytes) -> ClientKey | None:
-        """Return the key with this digest, revoked or not."""
-        return self.core.find_key("digest", digest)
+        """Return the key with this digest or former digest, valid or not."""
+        return self.core.find_key("digest", digest) or self.core.find_key("former_digest", digest)
 
     async def key(self, key_id: str) -> ClientKey | None:
         """Return the key with this id."""

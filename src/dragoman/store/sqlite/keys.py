@@ -20,8 +20,8 @@ _PUT_KEY = f"""INSERT INTO client_key ({_COLUMNS}) VALUES ({", ".join("?" * len(
     ON CONFLICT (id) DO UPDATE SET
         digest = excluded.digest, name = excluded.name, owner = excluded.owner, models = excluded.models,
         upstreams = excluded.upstreams, created_at = excluded.created_at, expires_at = excluded.expires_at,
-        revoked_at = coalesce(client_key.revoked_at, excluded.revoked_at), replaces = excluded.replaces,
-        revision = excluded.revision"""
+        revoked_at = coalesce(client_key.revoked_at, excluded.revoked_at), revision = excluded.revision,
+        former_digest = excluded.former_digest, former_until = excluded.former_until"""
 _PUT_LIMIT = "INSERT INTO usage_limit (scope, resource, span, amount, since) VALUES (?, ?, ?, ?, ?)"
 _CHUNK = 500  # parameters of one statement
 _names_of = jsonio.typed_decoder(tuple[str, ...])
@@ -35,7 +35,7 @@ class StoredLimit(Struct, frozen=True):
 
 
 def find_key(connection: Connection, column: str, value: str | bytes) -> ClientKey | None:
-    """Return the key whose `id` or `digest` has this value."""
+    """Return the key whose `id`, `digest` or `former_digest` has this value."""
     row = connection.execute(f"{_SELECT_KEY} WHERE {column} = ?", (value,)).fetchone()
     return None if row is None else _key_of(row)
 
@@ -56,7 +56,7 @@ def put_key(connection: Connection, key: ClientKey, now: float) -> None:
     models, upstreams = jsonio.encode(key.models).decode(), jsonio.encode(key.upstreams).decode()
     values = (
         key.id, key.digest, key.name, key.owner, models, upstreams, key.created_at, key.expires_at, key.revoked_at,
-        key.replaces, key.revision,
+        key.revision, key.former_digest, key.former_until,
     )  # fmt: skip
     try:
         connection.execute(_PUT_KEY, values)

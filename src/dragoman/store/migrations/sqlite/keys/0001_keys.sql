@@ -10,9 +10,12 @@ CREATE TABLE client_key (
     created_at REAL NOT NULL,
     expires_at REAL,
     revoked_at REAL,
-    replaces TEXT NOT NULL,          -- the id of another key, or ''
-    revision INTEGER NOT NULL
+    revision INTEGER NOT NULL,       -- grows when the secret is replaced
+    former_digest BLOB NOT NULL,     -- of the secret before; empty: none is accepted
+    former_until REAL NOT NULL       -- until when it is accepted
 ) WITHOUT ROWID;
+
+CREATE UNIQUE INDEX client_key_former ON client_key (former_digest) WHERE former_digest <> x'';
 
 CREATE TABLE usage_limit (
     scope TEXT NOT NULL,             -- key:ID, owner:NAME or all
