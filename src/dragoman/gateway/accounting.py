@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from dragoman.accounts.account import Account
 from dragoman.accounts.book import AccountBook
-from dragoman.accounts.shares import NO_RESERVATION, Amounts, LimitShare
+from dragoman.accounts.shares import NO_RESERVATION, RESOURCES, Amounts, LimitShare
 from dragoman.dialects.base import LimitHeaders
 from dragoman.errors import ClientFault, Fault
 from dragoman.gateway.access_log import AccessLog
@@ -149,26 +149,31 @@ def create_store(config: Config, state: Path) -> Store:
 
 def limit_headers(names: LimitHeaders | None, shares: Sequence[LimitShare], now: float | None = None) -> Headers:
     """Return the headers that report limits of a minute: of each resource, the limit with the least left."""
-    if names is None:
+    if names is None or not shares:
         return ()
-    tightest: dict[str, LimitShare] = {}
+    tightest: dict[int, tuple[int, LimitShare]] = {}
     for share in shares:
-        limit = share.limit
-        if limit.span == "minute" and limit.resource in ("requests", "tokens"):
-            other = tightest.get(limit.resource)
-            if other is None or share.remaining < other.remaining:
-                tightest[limit.resource] = share
+        if share.has_headers:
+            remaining, index = share.remaining, share.index
+            if index not in tightest or remaining < tightest[index][0]:
+                tightest[index] = remaining, share
     headers: list[tuple[str, str]] = []
-    for resource, share in tightest.items():
-        wait = 60.0 * (1 - share.remaining / share.allowed) if share.allowed > 0 else 0.0
-        at = (time.time() if now is None else now) + wait
-        reset = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) if names.is_time else _duration(wait)
-        headers += [
-            (names.limit.format(resource), str(share.allowed)),
-            (names.remaining.format(resource), str(share.remaining)),
-            (names.reset.format(resource), reset),
-        ]
+    for index, (remaining, share) in tightest.items():
+        limit, rest, reset = _header_names(names, index)
+        wait = 60.0 * (1 - remaining / share.allowed) if share.allowed > 0 else 0.0
+        headers += ((limit, str(share.allowed)), (rest, str(remaining)))
+        if names.is_time:
+            at = (time.time() if now is None else now) + wait
+            headers.append((reset, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))))
+        else:
+            headers.append((reset, _duration(wait)))
     return tuple(headers)
+
+
+@cache
+def _header_names(names: LimitHeaders, index: int) -> tuple[str, str, str]:
+    resource = RESOURCES[index]
+    return names.limit.format(resource), names.remaining.format(resource), names.reset.format(resource)
 
 
 def _duration(seconds: float) -> str:
