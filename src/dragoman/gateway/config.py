@@ -18,15 +18,12 @@ from msgspec import NODEFAULT, Meta, Struct, structs
 from dragoman.gateway.layers import (
     DEFAULT,
     ConfigError,
-    KeyPath,
     Leaves,
     Origin,
     Problem,
-    dotted_key,
     flatten_tree,
     from_environment,
     from_flags,
-    line_numbers,
     merge_layers,
     nest_leaves,
     suggest_name,
@@ -48,6 +45,7 @@ from dragoman.gateway.upstream_config import (
 )
 from dragoman.http.addresses import is_loopback, is_network
 from dragoman.translate import TranslationSettings
+from dragoman.wire.toml_lines import KeyPath, dotted_key, line_numbers
 
 _PORT = Meta(ge=0, le=65535)
 _DEEPEST = 20
