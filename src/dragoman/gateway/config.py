@@ -91,6 +91,7 @@ class Config(Struct, frozen=True, kw_only=True):
     upstreams: dict[str, Upstream]
     routes: Routes
     figures: dict[str, ModelTable]  # by names and patterns of models
+    prices: tuple[Path, ...] = ()  # price files, the strongest first; empty: the one in the folder of the user
     file: Path | None
     digest: str = ""  # of the text of the file
     warnings: tuple[str, ...] = ()
@@ -136,6 +137,7 @@ class _Top(Struct, frozen=True, kw_only=True):
     allow_literal_secrets: bool = False
     upstreams: dict[str, Any] = {}
     models: dict[str, Any] = {}
+    prices: tuple[Path, ...] = ()
     routes: list[Any] = []
     default: dict[str, Any] | None = None
 
@@ -185,12 +187,19 @@ def _read(path: Path, must: bool) -> str | None:
 
 
 def _files(config: Config) -> list[tuple[KeyPath, Path]]:
-    return [
+    upstreams: list[tuple[KeyPath, Path]] = [
         (("upstreams", name, *key), path)
         for name, upstream in config.upstreams.items()
         for key, path in ((("ca_file",), upstream.ca_file), (("simulator", "script"), upstream.simulator.script))
         if path is not None
     ]
+    return [*((("prices",), path) for path in config.prices), *upstreams]
+
+
+def price_files(config: Config, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the user's price files, the strongest first: the configured ones, else the usual one if it exists."""
+    usual = app_folders(environ).price_file
+    return config.prices or ((usual,) if usual.is_file() else ())
 
 
 def _missing(key: KeyPath, path: Path, loaded: LoadedConfig) -> Problem:
@@ -289,7 +298,7 @@ class _Assembly:
 
     def config(self, file: Path | None, text: str, warnings: tuple[str, ...]) -> Config | None:
         reader = self._reader
-        top = reader.fields(fields_of(_Top), self._tree, ())
+        top = reader.fields(fields_of(_Top), as_lists(self._tree, ("prices",)), ())
         server = self._server(top["server"]) if "server" in top else None
         log = reader.table(Log, top.get("log", {}), ("log",))
         tables = top.get("upstreams", {})
@@ -306,6 +315,7 @@ class _Assembly:
             upstreams={name: upstream for name, upstream in upstreams.items() if upstream is not None},
             routes=routes,
             figures={name: table for name, table in figures.items() if table is not None},
+            prices=top.get("prices", ()),
             file=file,
             digest=hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest() if file is not None else "",
             warnings=warnings,

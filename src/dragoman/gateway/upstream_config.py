@@ -125,6 +125,7 @@ class Upstream(Struct, frozen=True, kw_only=True):
 
     name: str
     dialect: Dialect
+    preset: str = ""
     kind: Literal["http", "simulator"] = "http"
     base_url: str = ""
     region: str = ""
@@ -224,6 +225,7 @@ class _UpstreamBuilder:
         return Upstream(
             name=name,
             dialect=dialect,
+            preset=table.preset or "",
             kind="simulator" if simulated else "http",
             base_url=address,
             region=table.region or "",
