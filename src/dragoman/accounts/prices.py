@@ -80,15 +80,15 @@ class Price(Struct, frozen=True, kw_only=True):
     note: str = ""
     origin: str = ""  # the name of the layer
 
-    def cost(self, usage: Usage, *, cache_write_1h: int = 0) -> int:
-        """Return the cost in nano-dollars; 0 under a plan.
+    def cost(self, usage: Usage, *, cache_write_1h: int = 0) -> int | None:
+        """Return the cost in nano-dollars; 0 under a plan, None without rates.
 
         `cache_write_1h` is the part of `usage.cache_write` that is kept for an hour.
         """
-        return 0 if self.plan else self.list_cost(usage, cache_write_1h=cache_write_1h) or 0
+        return 0 if self.plan else self.list_cost(usage, cache_write_1h=cache_write_1h)
 
     def list_cost(self, usage: Usage, *, cache_write_1h: int = 0) -> int | None:
-        """Return the cost by the rates, also under a plan; None if the plan has no rates."""
+        """Return the cost by the rates, also under a plan; None without rates."""
         rates = self.rates
         if rates is None:
             return None

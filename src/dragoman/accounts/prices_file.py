@@ -28,7 +28,7 @@ _TOP = ("prices", "providers", "default")
 _DATES = ("valid_from", "deprecation_date", "seen")
 _DEFAULT_KEYS = (*RATES, "over", "source", "seen", "note")
 _ROW_KEYS = ("provider", "upstream", "models", *RATES, "over", "plan", *_DATES, "source", "note")
-_DOLLARS = re.compile(r"(\d{1,6})(?:\.(\d{1,6})0*)?")
+_DOLLARS = re.compile(r"([0-9]{1,6})(?:\.([0-9]{1,6})0*)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HOW = 'write dollars per million tokens as in "0.30": at most six digits before and after the point'
 
@@ -241,7 +241,8 @@ class _Reader:
             name = dotted_key(at)
             self._problem(at, f"expected a list of tables: [[{name}]], or {name} = [{{ … }}]")
             return []
-        return [(number, self._table(table, (*at, number))) for number, table in enumerate(tree)]
+        tables = [(number, self._table(table, (*at, number))) for number, table in enumerate(tree)]
+        return [(number, table) for number, table in tables if isinstance(tree[number], dict)]
 
     def _known(self, table: Iterable[str], known: Sequence[str], at: KeyPath) -> None:
         for name in table:

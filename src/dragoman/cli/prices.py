@@ -36,7 +36,7 @@ from dragoman.errors import LocalMisuse
 from dragoman.gateway.config import load_config, price_files
 from dragoman.gateway.presets import PRESETS
 from dragoman.gateway.secrets import app_folders
-from dragoman.model.patterns import matches_pattern
+from dragoman.model.patterns import is_pattern, matches_pattern
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -107,8 +107,10 @@ def _list(book: PriceBook, arguments: Namespace) -> int:
 def _is_wanted(price: Price, model: str | None, provider: str | None) -> bool:
     if provider is not None and provider not in (price.provider, price.upstream):
         return False
-    # A pattern of the price file matches a name of the command line, and the other way round.
-    return model is None or any(matches_pattern(model, name) or matches_pattern(name, model) for name in price.models)
+    if model is None or any(matches_pattern(model, name) for name in price.models):
+        return True
+    # A whole name also finds the prices whose patterns it matches, apart from those of all models.
+    return not is_pattern(model) and any(name != "*" and matches_pattern(name, model) for name in price.models)
 
 
 def _page(prices: list[Price], paint: Paint) -> Iterator[str]:
