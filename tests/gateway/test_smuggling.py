@@ -17,7 +17,8 @@ from msgspec import structs
 
 from dragoman.errors import Fault, NotAuthorised
 from dragoman.gateway import admission
-from dragoman.gateway.admission import KeyCheck, UnprovenPool, UnprovenRequests
+from dragoman.gateway.admission import UnprovenPool, UnprovenRequests
+from dragoman.gateway.key_check import KeyCheck
 from dragoman.gateway.limits import Overloaded, RequestLimits
 from dragoman.http import exchange
 from dragoman.simulator import Simulator
@@ -26,6 +27,7 @@ from tests.gateway.harness import (
     GatewayHarness,
     anthropic_body,
     check_key,
+    run_at_once,
     start_gateway,
     upstream_config,
     wait_until,
@@ -248,7 +250,7 @@ def test_s1_a_bad_signature_is_refused_from_the_head(harness: GatewayHarness, si
     assert status == 403 and b"key of this gateway is missing or wrong" in body
     assert simulator.total == before
     with pytest.raises(NotAuthorised):
-        KeyCheck(KEY).claim(structs.replace(request, body=b""))
+        run_at_once(KeyCheck(KEY).find(structs.replace(request, body=b"")))
 
 
 @pytest.mark.parametrize("header", ["authorization", "x-amz-date", "x-amz-content-sha256"])
@@ -257,7 +259,7 @@ def test_s1_a_duplicate_authentication_header_is_refused(header: str) -> None:
     check_key(KeyCheck(KEY), request)
     twice = (*request.headers, (header, request.header(header)))
     with pytest.raises(NotAuthorised):
-        KeyCheck(KEY).claim(structs.replace(request, headers=twice))
+        run_at_once(KeyCheck(KEY).find(structs.replace(request, headers=twice)))
 
 
 def test_s1_a_signed_body_hash_authenticates_the_head_and_is_compared_with_the_body(

@@ -24,7 +24,7 @@ from msgspec import structs
 
 from dragoman.errors import DragomanError, LocalMisuse
 from dragoman.gateway.activity import Activity, summarize_activity
-from dragoman.gateway.admission import KeyCheck
+from dragoman.gateway.key_check import KeyCheck
 from dragoman.gateway.recent import LogPage, LogQuery
 from dragoman.gateway.records import LoggedRequest
 from dragoman.gateway.reload import ReloadResult
@@ -110,7 +110,7 @@ class Admin:
     def _refusal(self, request: HttpRequest) -> tuple[int, str, bytes] | None:
         if not _is_for_loopback(request):
             return 421, _PLAIN, b"not this server\n"
-        if not self._is_private and not KeyCheck(self._gateway.key).holds_key(request):
+        if not self._is_private and not KeyCheck(self._gateway.key).known(request):
             return 401, _PLAIN, b"send the gateway's key as a bearer token or as x-api-key\n"
         if request.method != "GET" and not (request.method == "POST" and self._is_private):
             return 405, _PLAIN, b"GET only\n"

@@ -1,6 +1,6 @@
 """Admission: decide which requests are served, and read their bodies. The checks are: head, key, limits, body.
 
-The key comes in a key header or as a bearer token, or it is the secret of an AWS signature (`aws_signatures`).
+`key_check` finds the account of the key, which comes in a key header, as a bearer token, or as an AWS signature.
 
 A request does not count toward `server.limits` before it has proven the key. A request whose signature covers its
 body waits in a separate pool until the body has arrived.
@@ -11,23 +11,21 @@ may let its own host name resolve to loopback (DNS rebinding). So `HeadCheck` ch
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import re
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
-from datetime import UTC, datetime
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from dragoman.errors import ClientFault, Fault, NotAuthorised
-from dragoman.gateway.aws_signatures import UNSIGNED, AwsSignature, parse_signature, sign
+from dragoman.accounts.account import Account
+from dragoman.errors import ClientFault, Fault
 from dragoman.gateway.config import Server
+from dragoman.gateway.key_check import KeyCheck, SignatureClaim
 from dragoman.gateway.limits import MemoryAccount, MemoryBudget, Overloaded, RequestLimits
+from dragoman.gateway.records import Record
 from dragoman.http.addresses import is_loopback, limit_key, normalize_address
 from dragoman.http.exchange import BodyTimeout, Exchange, Owner
 from dragoman.http.framing import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES
@@ -56,27 +54,22 @@ SECONDS = 10.0  # for the whole body of an unproven request
 MAX_UNPROVEN = 256
 MAX_UNPROVEN_BYTES = 64 * 1024 * 1024
 _MAX_KNOWN_SIGNERS = 1024
-_KEY_HEADERS = ("x-api-key", "x-goog-api-key")
-WRONG_KEY = (
-    "the key of this gateway is missing or wrong: send it as x-api-key or as a bearer token (`dragoman serve` shows it)"
-)
-SKEW = 15 * 60.0  # seconds by which a signer's clock may be wrong
 _POOL_FULL = "the gateway has too many requests whose signature cannot be checked before their body has arrived"
 
 
 class Admission:
     """Checks and admits requests by the current configuration; `configure` replaces it."""
 
-    def __init__(self, settings: Server, key: str) -> None:
+    def __init__(self, settings: Server, keys: KeyCheck) -> None:
         self.memory_budget = MemoryBudget(settings.limits)
         self._unproven = UnprovenRequests(settings.limits)
-        self.configure(settings, key)
+        self.configure(settings, keys)
 
-    def configure(self, settings: Server, key: str) -> None:
-        """Use these settings and this key for all further requests."""
+    def configure(self, settings: Server, keys: KeyCheck) -> None:
+        """Use these settings and keys for all further requests."""
         self.memory_budget.resize(settings.limits)
         self._unproven.resize(settings.limits)
-        self._head_check, self._keys = HeadCheck(settings.host, settings.hosts), KeyCheck(key)
+        self._head_check, self._keys = HeadCheck(settings.host, settings.hosts), keys
         self.proxies = TrustedProxies(settings.trusted_proxies)
         self._max_body = settings.max_body
         self._body_timeout = BodyTimeout(rate=settings.min_body_rate)
@@ -86,15 +79,19 @@ class Admission:
         """Return whether the head passes `HeadCheck`. The key is not checked."""
         return self._head_check.refusal(exchange.request, target=exchange.target, version=exchange.version) is None
 
-    async def request(self, exchange: Exchange[MemoryAccount]) -> HttpRequest:
-        """Return an authorised request with its body. Raises ClientFault, ClientDisconnected."""
-        claim, peer = self.judge_head(exchange), limit_key(exchange.client)
+    async def request(self, exchange: Exchange[MemoryAccount], record: Record) -> HttpRequest:
+        """Return an authorised request with its body, and store its account in the record.
+
+        Raises ClientFault, ClientDisconnected.
+        """
+        found, peer = await self.judge_head(exchange), limit_key(exchange.client)
+        claim = found if isinstance(found, SignatureClaim) else None
         is_proven = claim is None or claim.is_proven
         if claim is None or is_proven:
             exchange.on_admitted()
             exchange.memory = self.memory_budget.enter(peer)
         else:
-            exchange.memory = self._unproven.enter(peer, claim.id, exchange.fail_body)
+            exchange.memory = self._unproven.enter(peer, claim.signature.id, exchange.fail_body)
         body = await exchange.body(self._max_body, self._body_timeout if is_proven else self._unproven_body_timeout)
         if exchange.memory.request_bytes != len(body):
             exchange.memory.hold("body", len(body))  # The announced length may have been wrong.
@@ -102,15 +99,17 @@ class Admission:
         if body is not request.body:
             request = exchange.request = structs.replace(request, body=body)
         if claim is not None:
-            self._keys.check_body(claim, request)
+            claim.check_body(request)
             if not is_proven:
-                self._unproven.remember(peer, claim.id)
+                self._unproven.remember(peer, claim.signature.id)
                 self._admit(exchange, peer, len(body))
-        exchange.owner = self._keys.owner
+        account = found.account if isinstance(found, SignatureClaim) else found
+        self._keys.check_validity(account)
+        record.account, exchange.owner = account, Owner(account.id)
         return request
 
-    def judge_head(self, exchange: Exchange[MemoryAccount]) -> AwsSignature | None:
-        """Return None for a head that contains the key, or the signature to check with the body. Raises ClientFault.
+    async def judge_head(self, exchange: Exchange[MemoryAccount]) -> Account | SignatureClaim:
+        """Return the account of a head, or the claim of its signature. Raises ClientFault.
 
         A connection whose head is refused closes after the response (`exchange.last`).
         """
@@ -118,7 +117,7 @@ class Admission:
         if fault is not None:
             exchange.last = True
             raise ClientFault(fault.message, fault=fault)
-        return None if self._keys.holds_key(exchange.request) else self._keys.claim(exchange.request)
+        return self._keys.known(exchange.request) or await self._keys.find(exchange.request)
 
     def _admit(self, exchange: Exchange[MemoryAccount], peer: str, size: int) -> None:
         """Move a request whose signature has been checked from the pool to the limits. Raises Overloaded."""
@@ -127,71 +126,6 @@ class Admission:
         if unproven is not None:
             unproven.leave()
         exchange.memory.reserve(size)
-
-
-class KeyCheck:
-    """Checks requests for the key. Every refusal has the same words, so that it reveals nothing."""
-
-    def __init__(self, key: str, *, now: Callable[[], float] = time.time) -> None:
-        if not key:
-            raise ValueError("the gateway has no key: set server.key, or delete it so that one is created")
-        self._key = key.encode()  # the secret of AWS signatures
-        self._digest = hashlib.sha256(self._key).digest()
-        self.owner = Owner(self._digest.hex())  # There is one key, so all clients are one owner.
-        self._now = now
-
-    def claim(self, head: HttpRequest) -> AwsSignature | None:
-        """Check the AWS signature of a head. Return None if it is valid, or the signature if the body must be checked.
-
-        Raises NotAuthorised.
-        """
-        claim = parse_signature(head)
-        if claim is None:
-            raise NotAuthorised(WRONG_KEY)
-        if not self._recent(claim.date):
-            raise NotAuthorised(f"{WRONG_KEY}; or the clock of the client is wrong")
-        if claim.is_proven:
-            self._check_signature(claim, head)
-        return None if claim.payload == UNSIGNED else claim
-
-    def check_body(self, claim: AwsSignature, request: HttpRequest) -> None:
-        """Check the body of a signed request against its signature. Raises NotAuthorised."""
-        if not claim.is_proven:
-            self._check_signature(claim, request)
-        elif claim.payload != hashlib.sha256(request.body).hexdigest():
-            raise NotAuthorised(WRONG_KEY)
-
-    def holds_key(self, head: HttpRequest) -> bool:
-        """Return whether a header contains the key. Other headers may contain keys of other services.
-
-        Hashes are compared, so that the time of the comparison reveals neither the key's length nor a common prefix.
-        """
-        right = False
-        for name, value in head.headers:
-            if name == "authorization":
-                scheme, _, candidate = value.partition(" ")
-                if scheme.lower() != "bearer":
-                    continue
-                candidate = candidate.strip()
-            elif name in _KEY_HEADERS:
-                candidate = value
-            else:
-                continue
-            digest = hashlib.sha256(candidate.encode("utf-8", "surrogatepass")).digest()
-            right |= hmac.compare_digest(digest, self._digest)
-        return right
-
-    def _check_signature(self, claim: AwsSignature, request: HttpRequest) -> None:
-        expected = sign(request, self._key, claim.date, claim.region, claim.service, claim.headers)
-        if not hmac.compare_digest(expected, claim.signature):
-            raise NotAuthorised(WRONG_KEY)
-
-    def _recent(self, moment: str) -> bool:
-        try:
-            signed_at = datetime.strptime(moment, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
-        except ValueError:
-            return False
-        return abs(self._now() - signed_at) <= SKEW
 
 
 class HeadCheck:

@@ -37,6 +37,7 @@ from dragoman.gateway.cooldown_file import CooldownFile
 from dragoman.gateway.cooldown_log import CooldownLog
 from dragoman.gateway.delivery import generate
 from dragoman.gateway.explain import RefusalLog
+from dragoman.gateway.key_check import KeyCheck
 from dragoman.gateway.large_requests import LargeRequest, match_in_worker
 from dragoman.gateway.limits import MAX_MODEL_LENGTH, MemoryAccount, check_text, is_large, model_too_long
 from dragoman.gateway.metrics import GaugeSnapshot, Metrics, render_metrics
@@ -123,7 +124,7 @@ class Gateway:
         self.breaker = CircuitBreaker(redact=self.redactor.message)
         self._cooldowns = CooldownFile(self._state, self.breaker)
         CooldownLog(self.log, self.breaker)
-        self._admission = Admission(config.server, self.key)
+        self._admission = Admission(config.server, KeyCheck(self.key))
         self.memory_budget = self._admission.memory_budget
         self._router = Router(dialects)
         self._config = config
@@ -181,7 +182,7 @@ class Gateway:
         if key != self.key:
             self._former_keys = [*self._former_keys[-_MAX_FORMER_KEYS:], self.key]
         self.key = key
-        self._admission.configure(config.server, key)
+        self._admission.configure(config.server, KeyCheck(key))
         self._services.refusals.enabled = config.explain
         if config.log != before.log:
             self.log.configure(config.log.format, config.log.level)
@@ -380,7 +381,7 @@ class Gateway:
         record = Record(exchange.id, method, path, client=exchange.client)
         self._live[exchange] = record
         try:
-            matched = await self._matched(exchange, await self._admission.request(exchange))
+            matched = await self._matched(exchange, await self._admission.request(exchange, record))
             if matched is None:
                 self._refuse_unmatched(exchange, record)
                 return

@@ -21,6 +21,8 @@ from dragoman.model.conversation import Stop, Usage
 from dragoman.model.filter import Note
 
 if TYPE_CHECKING:
+    from dragoman.accounts.account import Account
+    from dragoman.accounts.shares import Reservation
     from dragoman.http.client.client import ClientResponse
     from dragoman.response_stream import ResponseProgress
 
@@ -126,7 +128,11 @@ class Record(Struct):
     error: str = ""
     client: str = ""  # IP address
     began: float = field(default_factory=time.monotonic)
+    account: Account | None = None  # of the proven key
+    session: str = ""
+    cost: int | None = None  # nano-dollars; None: unknown
     # Only while the request runs:
+    reservation: Reservation | None = None  # of the limits of the account
     on_finished: Callable[[], None] | None = None  # called when the response has been sent
     response: ClientResponse | None = None  # of the current attempt
     progress: ResponseProgress | None = None  # of the current stream

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.instructions import count_instructions
+from dragoman.accounts.account import Account
 from dragoman.errors import (
     BadFrame,
     ClientFault,
@@ -30,6 +32,7 @@ from dragoman.errors import (
 from dragoman.gateway.admission import Admission
 from dragoman.gateway.breaker import CooldownActive
 from dragoman.gateway.config import Server
+from dragoman.gateway.key_check import KeyCheck
 from dragoman.gateway.limits import (
     MemoryAccount,
     MemoryBudget,
@@ -43,6 +46,7 @@ from dragoman.gateway.retry_policy import REQUEST, RetryBudget, RetrySettings, p
 from dragoman.http.exchange import DEFAULT_BODY_TIMEOUT, BodyTimeout, Exchange
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.store.interface import GATEWAY_KEY
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
@@ -282,7 +286,14 @@ def asking(
 
 
 def admission() -> Admission:
-    return Admission(Server(admin_socket=Path("admin.sock")), KEY)
+    return Admission(Server(admin_socket=Path("admin.sock")), KeyCheck(KEY))
+
+
+def judge(admitting: Admission, exchange: Exchange[MemoryAccount]) -> str:
+    """Return the id of the account of a head. Raises ClientFault."""
+    found = asyncio.run(admitting.judge_head(exchange))
+    assert isinstance(found, Account)
+    return found.id
 
 
 @pytest.mark.parametrize(
@@ -303,19 +314,19 @@ def test_a_different_request_head_is_checked_although_an_earlier_one_was_admitte
     headers: Headers, line: dict[str, str]
 ) -> None:
     gate = admission()
-    assert gate.judge_head(asking(OURS)) is None
+    assert judge(gate, asking(OURS)) == GATEWAY_KEY
     for _ in range(2):  # and a refusal teaches nothing
         with pytest.raises(ClientFault):
-            gate.judge_head(asking(headers, **line))
+            judge(gate, asking(headers, **line))
 
 
 def test_transfer_encoding_with_content_length_is_refused_though_each_alone_was_admitted() -> None:
     gate = admission()
     chunked = (*OURS[:2], ("transfer-encoding", "chunked"))
-    assert gate.judge_head(asking(chunked)) is None
-    assert gate.judge_head(asking(OURS)) is None
+    assert judge(gate, asking(chunked)) == GATEWAY_KEY
+    assert judge(gate, asking(OURS)) == GATEWAY_KEY
     with pytest.raises(ClientFault, match="must not have both"):
-        gate.judge_head(asking((*chunked, OURS[2])))
+        judge(gate, asking((*chunked, OURS[2])))
 
 
 def test_a_signature_is_checked_each_time() -> None:
@@ -323,7 +334,7 @@ def test_a_signature_is_checked_each_time() -> None:
     signed = asking((("host", "localhost"), ("authorization", "AWS4-HMAC-SHA256 Credential=a/b/c/d/aws4_request")))
     for _ in range(2):
         with pytest.raises(NotAuthorised):
-            gate.judge_head(signed)
+            judge(gate, signed)
 
 
 # --- What a failed attempt is answered with: by whom, how often, after how long

@@ -1,0 +1,149 @@
+"""The shares of this process of each limit, and what running requests have reserved of them. Pure.
+
+Theory of operation (the other half is in `dragoman.store.interface`). A share is a number of units that this process
+may use without asking the store: `left` are free, `reserved` belong to running requests. To reserve is to move units
+from `left` to `reserved`, of all limits of an account at once or of none. When a request ends, its reservation is
+released and what it really used is taken from `left`, which may go below zero: the next request then needs a larger
+share. The used units are reported to the store with the request's row, together with what the share still is, so the
+sum of both is what the store gave.
+
+    requests, tokens, cost    a request uses them
+    concurrency               a request holds one while it runs and uses none
+
+A share of a day or a month ends with its window. A request that began in an earlier window changes nothing here when it
+ends: its row says when it began, so the store counts it where it belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import inf
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from dragoman.store.interface import Grant, GrantRequest, Limit, LimitId, Resource
+
+Amounts: TypeAlias = tuple[int, int, int, int]  # of each resource, in the order of RESOURCES
+RESOURCES: tuple[Resource, ...] = ("requests", "tokens", "cost", "concurrency")
+IDLE_TICKS = 10  # An unused share is given back after so many settlements without a request.
+_UNBOUNDED = 1 << 62
+_AHEAD = 4  # A larger share lasts for about a quarter of the last second.
+
+
+class LimitShare:
+    """The share of one limit. All accounts to which the limit applies use the same object."""
+
+    __slots__ = (
+        "_idle_ticks", "_tick", "_used_before", "_used_now", "allowed", "begins", "free", "index", "left", "limit",
+        "renews_at", "reserved", "was_changed",
+    )  # fmt: skip
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit = limit
+        self.index = RESOURCES.index(limit.resource)
+        self.allowed = limit.amount
+        self.free = limit.amount  # what the store had left at the last grant; for headers and messages
+        self.left = self.reserved = 0
+        self.begins, self.renews_at = 0.0, inf  # of the window of the share
+        self.was_changed = False  # since the last settlement
+        self._used_now = self._used_before = 0  # units that were reserved in this second and in the last one
+        self._tick = self._idle_ticks = 0
+
+    def take(self, amount: int) -> None:
+        """Reserve units."""
+        self.left -= amount
+        self.reserved += amount
+        self._used_now += amount
+        self._idle_ticks = 0
+        self.was_changed = True
+
+    def end(self, reserved: int, used: int, begins: float) -> None:
+        """Release a reservation of which so much was used; `begins` is the window in which it was made."""
+        if begins != self.begins:
+            return  # The window has ended, and the share with it.
+        self.reserved -= reserved
+        self.left += reserved - (0 if self.index == _CONCURRENCY else used)
+        self.was_changed = True
+
+    def start_window(self, now: float) -> None:
+        """Drop the share if its window has ended."""
+        if now >= self.renews_at and self.limit.span in ("day", "month"):
+            self.left = self.reserved = 0
+            self.begins, self.renews_at = now, inf
+
+    def request(self, need: int) -> GrantRequest:
+        """Return the request for a share that lets `need` units be reserved, and some that may follow."""
+        missing = need - self.left
+        return GrantRequest(self.limit.id, missing, max(missing, self._used_before // _AHEAD))
+
+    def add(self, grant: Grant) -> None:
+        """Add what the store granted."""
+        if grant.begins != self.begins and self.limit.span in ("day", "month"):
+            self.left = self.reserved = 0
+            self.begins = grant.begins
+        self.left += grant.amount
+        self.allowed, self.free, self.renews_at = grant.allowed, grant.left, grant.renews_at
+        if grant.allowed < 0:  # The limit was removed: there is no bound, until the account is read again.
+            self.left = _UNBOUNDED
+        self.was_changed = True
+
+    def report(self) -> int:
+        """Return what this process holds, for a settlement. Give back what it has not used for a second."""
+        self._tick += 1
+        self._idle_ticks += 1
+        if self._tick % IDLE_TICKS == 0:
+            self._used_before, self._used_now = self._used_now, 0
+        if self._idle_ticks > IDLE_TICKS and self.left > 0:
+            self.left = 0
+        # The store has counted what was used beyond the share, so it is not a debt any more.
+        self.left = max(self.left, -self.reserved)
+        self.was_changed = self.left > 0
+        return self.left + self.reserved
+
+
+_CONCURRENCY = RESOURCES.index("concurrency")
+
+
+class Reservation(Struct, frozen=True):
+    """What one running request has reserved of the limits of its account."""
+
+    shares: tuple[LimitShare, ...]
+    amounts: Amounts
+    windows: tuple[float, ...]  # `begins` of each share
+
+    def release(self, used: Amounts) -> None:
+        """End the reservation; the request used so much."""
+        for share, begins in zip(self.shares, self.windows, strict=True):
+            share.end(self.amounts[share.index], used[share.index], begins)
+
+
+NO_RESERVATION = Reservation((), (0, 0, 0, 0), ())
+
+
+def try_reserve(shares: Sequence[LimitShare], amounts: Amounts, now: float) -> Reservation | list[LimitShare]:
+    """Reserve units of all shares, or of none. Return the shares that are too small if there are any."""
+    if not shares:
+        return NO_RESERVATION
+    small: list[LimitShare] = []
+    for share in shares:
+        if now >= share.renews_at:
+            share.start_window(now)
+        if share.left < amounts[share.index]:
+            small.append(share)
+    if small:
+        return small
+    for share in shares:
+        share.take(amounts[share.index])
+    return Reservation(tuple(shares), amounts, tuple([share.begins for share in shares]))
+
+
+def shares_of(limits: Iterable[Limit], known: dict[LimitId, LimitShare]) -> tuple[LimitShare, ...]:
+    """Return the shares of these limits; those that are not known yet are made, and added to `known`."""
+    found = []
+    for limit in limits:
+        share = known.get(limit.id)
+        if share is None:
+            share = known[limit.id] = LimitShare(limit)
+        found.append(share)
+    return tuple(found)
