@@ -226,7 +226,7 @@ def _modified(file: str) -> datetime:
 
 def _target(arguments: Namespace) -> Path:
     """Return the user's price file."""
-    configured = load_config(arguments.config, os.environ).prices
+    configured = load_config(arguments.config, os.environ).prices.file
     return configured[0] if configured else app_folders(os.environ).price_file
 
 

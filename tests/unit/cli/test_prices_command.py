@@ -119,13 +119,16 @@ def test_configured_files_replace_the_usual_one(run: Run, tmp_path: Path) -> Non
     write(own_file(tmp_path), "never read")
     for name, rate in (("one", 1), ("two", 2)):
         write(tmp_path / f"{name}.toml", f'[[prices]]\nprovider = "openai"\nmodels = "m"\ninput = {rate}\noutput = 9')
-    config = write(tmp_path / "c.toml", 'prices = ["one.toml", "two.toml"]\n' + CONFIG)
-    assert load_config(config, {"HOME": str(tmp_path)}).prices == (tmp_path / "one.toml", tmp_path / "two.toml")
+    config = write(tmp_path / "c.toml", '[prices]\nfile = ["one.toml", "two.toml"]\n' + CONFIG)
+    assert load_config(config, {"HOME": str(tmp_path)}).prices.file == (tmp_path / "one.toml", tmp_path / "two.toml")
     _, out, _ = run("--config", str(config), "--model", "m", "--json")
     assert [price["rates"]["input"] for price in json.loads(out)["prices"][:2]] == ["1", "2"]
-    config.write_text('prices = "missing.toml"\n' + CONFIG)
+    config.write_text('[prices]\nfile = "missing.toml"\n' + CONFIG)
     status, _, err = run("--config", str(config))
-    assert status == 3 and f"c.toml:1: prices: there is no file {tmp_path / 'missing.toml'}" in err
+    assert status == 3 and f"c.toml:2: prices.file: there is no file {tmp_path / 'missing.toml'}" in err
+    config.write_text(CONFIG)
+    write(tmp_path / "prices.toml", '[[prices]]\nprovider = "p"\nmodels = "beside"\ninput = 1\noutput = 1')
+    assert "beside" in run("--config", str(config))[1]  # comes before the one in the usual folder
 
 
 def test_import_writes_the_users_file(run: Run, tmp_path: Path) -> None:
