@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from math import inf
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from dragoman.model.patterns import matches_pattern
 from dragoman.store.interface import GATEWAY_KEY
 
 if TYPE_CHECKING:
@@ -90,4 +90,4 @@ class Account(Struct, eq=False):
 
 def matches_any(name: str, patterns: Sequence[str]) -> bool:
     """Return whether a name is in a list of names and patterns, as in `models` of an upstream."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    return any(matches_pattern(pattern, name) for pattern in patterns)
