@@ -60,6 +60,7 @@ class Account(Struct, eq=False):
     is_revoked: bool = False
     shares: tuple[LimitShare, ...] = ()
     needs_estimate: bool = False  # whether a limit counts tokens or cost
+    has_cost_limit: bool = False
     _allowed: dict[str, bool] = field(default_factory=dict)  # answers of `allows_model`
     _replies: dict[str, ReplyLengths] = field(default_factory=dict)  # by model
 

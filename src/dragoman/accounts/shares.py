@@ -38,8 +38,8 @@ class LimitShare:
     """The share of one limit. All accounts to which the limit applies use the same object."""
 
     __slots__ = (
-        "_idle_ticks", "_tick", "_used_before", "_used_now", "allowed", "begins", "free", "has_headers", "index", "left", "limit",
-        "renews_at", "reserved", "taken", "was_changed",
+        "_idle_ticks", "_tick", "_used_before", "_used_now", "allowed", "begins", "free", "has_headers", "index",
+        "left", "limit", "renews_at", "reserved", "taken", "was_changed",
     )  # fmt: skip
 
     def __init__(self, limit: Limit) -> None:
