@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from math import inf
@@ -38,6 +39,8 @@ from dragoman.store.interface import (
 
 SETTLE_SECONDS = 0.1  # between two settlements: what a killed process loses, and how fast a revoked key is noticed
 _HEARTBEAT_SECONDS = 3.0  # A process that reports nothing for ten seconds counts as dead.
+_DELETE_SECONDS = 60.0  # between two looks for old rows
+_DELETED_AT_ONCE = 1000  # rows
 _OPEN_SECONDS = 5.0  # between two attempts to open the store
 MAX_PENDING_ROWS = 10_000
 _MAX_CACHED = 20_000  # accounts
@@ -68,7 +71,10 @@ class _Running(Struct):
 
 
 class AccountBook:
-    """The accounts of this process. `report` writes an event to the log, `on_revoked` gets the id of a revoked key."""
+    """The accounts of this process. `report` writes an event to the log, `on_revoked` gets the id of a revoked key.
+
+    Rows of the ledger that are older than `retention` seconds are deleted.
+    """
 
     def __init__(
         self,
@@ -76,9 +82,12 @@ class AccountBook:
         report: Callable[[Level, str], None],
         on_revoked: Callable[[str], None],
         *,
+        retention: float = inf,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
+        self.refused: Counter[str] = Counter()  # requests, by the resource and span of the limit
+        self.unpriced = 0  # requests without a known price
         self.gateway = Account()  # of the gateway's own key
         self.dropped = 0  # rows that could not be written
         self.is_down = False  # The last use of the store failed.
@@ -91,6 +100,7 @@ class AccountBook:
         self._granting = asyncio.Lock()
         self._is_open = False
         self._open_at = 0.0  # when to try to open the store again
+        self._retention, self._delete_at = retention, 0.0
         self._seen_change = 0
         self._heartbeat_at = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -149,9 +159,18 @@ class AccountBook:
                 continue
             try:
                 await self._read_changes()
+                await self._delete_old()
             except StoreUnavailable as error:
                 self._failed(error)
             await self._settle()
+
+    async def _delete_old(self) -> None:
+        """Delete some old rows of the ledger, now and then."""
+        now = self._now()
+        if self._retention == inf or now < self._delete_at:
+            return
+        deleted = await self.store.delete_before(now - self._retention, _DELETED_AT_ONCE)
+        self._delete_at = now + (0.0 if deleted == _DELETED_AT_ONCE else _DELETE_SECONDS)
 
     def _failed(self, error: StoreUnavailable) -> None:
         if not self.is_down:
@@ -265,6 +284,7 @@ class AccountBook:
                     share.add(grant)
                 for share, grant, request in zip(small, grants, asked, strict=True):
                     if 0 <= grant.amount < request.need and grant.allowed >= 0:
+                        self.refused[f"{share.limit.resource} {share.limit.span}"] += 1
                         raise LimitReached(limit_fault(account, share, grant, self._now()), share)
 
     # --- the ledger

@@ -182,9 +182,24 @@ def render_status(status: dict[str, Json], now: float, paint: Paint) -> Iterator
         yield paint("Some upstreams are in cooldown. `dragoman cooldown clear` ends it.", "yellow")
     if status.get("dropped_log_lines"):
         yield paint(f"{status['dropped_log_lines']} log lines could not be written", "yellow")
+    if isinstance(accounts := status.get("accounts"), dict):
+        yield from _accounts(accounts, paint)
     for upstream in objects_in(status.get("upstreams")):
         yield ""
         yield from _upstream(upstream, now, paint)
+
+
+def _accounts(row: dict[str, Json], paint: Paint) -> Iterator[str]:
+    """Yield the state of the store of accounts, and what needs attention."""
+    is_ok, prices = row.get("state") == "ok", row.get("prices")
+    newest = prices.get("newest") if isinstance(prices, dict) else None
+    yield paint(
+        f"accounts: the store is {row.get('state')}; prices of {newest or 'no date'}", *([] if is_ok else ["red"])
+    )
+    if row.get("dropped_rows"):
+        yield paint(f"{row['dropped_rows']} rows of the ledger could not be written", "red")
+    if row.get("unpriced"):
+        yield paint(f"{row['unpriced']} requests had no known price: see `dragoman prices check`", "yellow")
 
 
 def _upstream(row: dict[str, Json], now: float, paint: Paint) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The settings of accounts: `[store]`, `[accounts]` and `[prices]`. Pure.
 
-Without `[store]` there are no accounts: one key serves everybody, and nothing is written.
+Without `[store]` there are no accounts: one key serves all clients, and nothing is written.
 """
 
 from __future__ import annotations

@@ -32,11 +32,13 @@ from dragoman.gateway.attempts import ClientRequest
 from dragoman.gateway.config import Config, price_files
 from dragoman.gateway.context import RequestContext
 from dragoman.gateway.listing import figures_of
+from dragoman.gateway.metrics import AccountGauges
 from dragoman.gateway.records import Level, Record
 from dragoman.gateway.targets import Target
 from dragoman.model.conversation import Usage, parse_token_count
 from dragoman.store.interface import LedgerRow, Store
 from dragoman.wire.http import Headers
+from dragoman.wire.jsonio import Json
 
 _BYTES_PER_TOKEN = 4  # of a request's body
 _NO_USAGE = Usage()
@@ -61,6 +63,24 @@ class Accounting:
             name: prices.provider_of(upstream.base_url, upstream.preset, upstream.dialect.name)
             for name, upstream in config.upstreams.items()
         }
+
+    def describe(self) -> dict[str, Json]:
+        """Return the state of the store and of prices, for `dragoman status`."""
+        book = self.book
+        seen = [price.seen for price in self.prices if price.seen is not None]
+        return {
+            "state": "unavailable" if book.is_down else "ok",
+            "pending_rows": book.pending_rows,
+            "dropped_rows": book.dropped,
+            "refused": dict(book.refused),
+            "unpriced": book.unpriced,
+            "prices": {"version": self.prices.version, "newest": max(seen).isoformat() if seen else None},
+        }
+
+    def gauges(self) -> AccountGauges:
+        """Return the figures for `/metrics`."""
+        book = self.book
+        return AccountGauges(dict(book.refused), book.unpriced, book.pending_rows, book.dropped, not book.is_down)
 
     # --- before an upstream is asked
 
@@ -139,6 +159,7 @@ class Accounting:
             price = self._price(record.upstream, record.used_model, time.time())
             record.cost = None if price is None else price.cost(usage, cache_write_1h=kept_for_an_hour(usage))
             record.price_version = self.prices.version
+            self.book.unpriced += record.cost is None
         row = ledger_row(record, account, usage)
         used: Amounts = (1 if record.attempts else 0, row.tokens, row.cost or 0, 0)
         self.book.finish(row, record.reservation or NO_RESERVATION, used)
@@ -189,7 +210,9 @@ def create_accounting(config: Config, state: Path, log: AccessLog, on_revoked: C
     def report(level: Level, message: str) -> None:
         log.event(level, "store", message=message)
 
-    return Accounting(AccountBook(store, report, on_revoked), config, load_prices(config))
+    assert config.store is not None
+    retention = config.store.retention_days * 86400.0
+    return Accounting(AccountBook(store, report, on_revoked, retention=retention), config, load_prices(config))
 
 
 def create_store(config: Config, state: Path) -> Store:

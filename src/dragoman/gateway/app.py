@@ -255,6 +255,7 @@ class Gateway:
             {"dropped": log.dropped, "capped": log.suppressed},
             list(self.breaker.cooldowns_left()),
             {(backend.name, name): seconds for backend in backends for name, seconds in backend.expiries()},
+            None if self.accounting is None else self.accounting.gauges(),
         )
         shown = render_metrics(self._services.metrics, now).decode()
         return self.redactor.text(shown).encode()  # A label may contain text of a client.
@@ -279,6 +280,7 @@ class Gateway:
             "in_flight_bytes": self.memory_budget.bytes,
             "dropped_log_lines": self.log.dropped,
             "suppressed_log_lines": self.log.suppressed,
+            "accounts": None if self.accounting is None else self.accounting.describe(),
             "upstreams": [self.redactor.tree(backend.describe()) for backend in backends],
         }
 

@@ -60,6 +60,17 @@ class GaugeSnapshot(Struct, frozen=True):
     lines: dict[str, int]  # log lines that were not written, by reason
     cooldowns: list[tuple[str, str, str, str, float]]  # scope, state, and seconds until the next probe
     expiry: dict[tuple[str, str], float]  # of credentials, by upstream and name, in seconds
+    accounts: AccountGauges | None = None
+
+
+class AccountGauges(Struct, frozen=True):
+    """The figures of accounts."""
+
+    refused: dict[str, int]  # requests, by the resource and span of the limit that refused them
+    unpriced: int
+    pending_rows: int
+    dropped_rows: int
+    store_up: bool
 
 
 class Metrics:
@@ -131,6 +142,15 @@ def render_metrics(meters: Metrics, now: GaugeSnapshot) -> bytes:
         gauge("credential_expiry_seconds", "Seconds until it ends", _SCOPE[:2], now.expiry.items()),
         gauge("build_info", "The version", ("version",), [((__version__,), 1)]),
     ]
+    if (accounts := now.accounts) is not None:
+        refused = [(tuple(name.split()), count) for name, count in accounts.refused.items()]
+        families += [
+            counter("limit_refusals", "Requests refused by a limit of an account", ("resource", "span"), refused),
+            counter("unpriced_requests", "Requests whose price is unknown", (), [((), accounts.unpriced)]),
+            counter("ledger_rows_dropped", "Rows that could not be written", (), [((), accounts.dropped_rows)]),
+            gauge("ledger_rows_pending", "Rows that are not written yet", (), [((), accounts.pending_rows)]),
+            gauge("store_up", "Whether the store of accounts can be used", (), [((), accounts.store_up)]),
+        ]
     registry = CollectorRegistry()
     registry.register(_Collector(families))
     return generate_latest(registry)
