@@ -19,8 +19,10 @@
      │   ├ TimedOut             504
      │   └ Reset                502
      └ LocalMisuse          500   the caller of this library, or a bug in it
+         └ ConfigError                an invalid configuration (defined in gateway/layers.py)
 
-Every error carries a `Fault`: a plain value that dialects render in their own error shape.
+`dragoman` exports all of them; docs/library.md describes them. Every error carries a `Fault`: a plain value that
+dialects render in their own error shape.
 """
 
 from __future__ import annotations

@@ -9,15 +9,24 @@ lane.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any, ClassVar, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from dragoman.dialects.base import SYSTEM_ENVIRONMENT, ContentDetector, Encoder, Environment, StreamReader
-from dragoman.errors import ClientFault, DragomanError, Fault
+from dragoman.dialects.base import (
+    SYSTEM_ENVIRONMENT,
+    ApiRequest,
+    Binding,
+    ContentDetector,
+    Dialect,
+    Encoder,
+    Environment,
+    StreamReader,
+)
+from dragoman.errors import ClientFault, DragomanError, ErrorKind, Fault
 from dragoman.filters.calls import wrap_reply_arguments
 from dragoman.model import events as ev
 from dragoman.model.assemble import assemble_reply, reply_events
@@ -35,7 +44,8 @@ from dragoman.model.filter import (
 )
 from dragoman.translate import Plan
 from dragoman.wire.frame import Frame, Payload
-from dragoman.wire.jsonio import DECODE_ERRORS, encode_text
+from dragoman.wire.http import HttpResponse
+from dragoman.wire.jsonio import DECODE_ERRORS, Json, encode_text
 
 MAX_WHOLE_REPLY = 64 * 1024 * 1024  # bytes of a response that is read whole
 MaskFault: TypeAlias = Callable[[Fault], Fault]  # returns the same object if there is nothing to remove
@@ -435,3 +445,30 @@ def _body_events(plan: Plan, body: bytes, environment: Environment, filters: Res
     if reader.error is not None:
         raise reader.error
     return tuple(events)
+
+
+# --- the heads of responses to clients, and errors before a response has begun
+
+
+_WAITS: dict[ErrorKind, float] = {"quota": 60.0}  # retry-after of a 429 if the upstream sent none
+_USUAL_WAIT = 2.0
+# Statuses of checks of the HTTP request, which are the same in all dialects.
+_OF_HTTP = frozenset({405, 408, 414, 415, 417, 421, 426, 431, 505})
+
+
+def stream_content_type(binding: Binding, hints: Mapping[str, Json]) -> str:
+    """Return the content type of a stream for a client of this binding; hints may choose among framings."""
+    texts = {name: value for name, value in hints.items() if isinstance(value, str)}
+    return binding.wrap(ApiRequest("generate", "model", True, {}, texts)).header("accept") or "application/octet-stream"
+
+
+def error_response(dialect: Dialect, fault: Fault) -> HttpResponse:
+    """Return a fault as an HTTP response in the client's dialect. A 429 always has `retry-after`: clients use it."""
+    response = dialect.binding.error_response(fault, dialect.codec.render_fault(fault))
+    bad_gateway = fault.is_violation and fault.status == 502  # also in dialects without this status
+    if fault.status in _OF_HTTP or bad_gateway:
+        return structs.replace(response, status=fault.status)
+    if response.status == 429 and not response.header("retry-after"):
+        wait = str(int(_WAITS.get(fault.kind, _USUAL_WAIT)))
+        return structs.replace(response, headers=(*response.headers, ("retry-after", wait)))
+    return response

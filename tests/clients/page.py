@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.clients.install import ROOT, installed_path
+from tests.clients.install import installed_path
+from tests.docs.pages import CLIENTS_PAGE, blocks
 
-PAGE = ROOT / "docs" / "clients.md"
 # Of each section: the pin it is installed by (none: with the suite), and where Node finds its packages.
 PINS = {
     "anthropic": "",
@@ -28,10 +27,11 @@ PINS = {
 
 def page_blocks() -> dict[str, tuple[str, str]]:
     """By section: the language and the lines."""
-    found = re.findall(
-        r"^### ([^\n]+)\n.*?```(python|js)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
-    return {name: (language, lines) for name, language, lines in found}
+    return {
+        block.heading: (block.language, block.text)
+        for block in blocks(CLIENTS_PAGE)
+        if block.language in ("python", "js")
+    }
 
 
 def run_block(name: str, folder: Path) -> subprocess.CompletedProcess[str]:

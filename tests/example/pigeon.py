@@ -98,6 +98,8 @@ class OneText(Filter):
 class PigeonCodec(Struct, frozen=True):
     """Pigeon, a dialect for tests."""
 
+    loft: str = ""  # a setting
+
     @property
     def family(self) -> str:
         return "pigeon"

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from dragoman.gateway.access_log import AccessLog
+from dragoman.gateway.admission import KeyCheck, SignatureClaim
 from dragoman.gateway.config import Config, build_config
 from dragoman.gateway.explain import RefusalLog, RefusalReport
-from dragoman.gateway.key_check import KeyCheck, SignatureClaim
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.retry_policy import RetrySettings
 from dragoman.gateway.serve import GatewayServer, running_gateway
@@ -205,7 +205,12 @@ class StreamClient:
     """A client that can disconnect, or stop reading, in the middle of a stream."""
 
     def __init__(
-        self, harness: GatewayAddress, path: str, body: dict[str, Any], receive_buffer: int | None = None
+        self,
+        harness: GatewayAddress,
+        path: str,
+        body: dict[str, Any],
+        receive_buffer: int | None = None,
+        key: str = "",
     ) -> None:
         host, _, port = harness.url.removeprefix("http://").partition(":")
         raw = json.dumps(body).encode()
@@ -214,7 +219,7 @@ class StreamClient:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(TIMEOUT)
         self.socket.connect((host, int(port)))
-        head = f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\nx-api-key: {harness.key}\r\ncontent-length: {len(raw)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\nx-api-key: {key or harness.key}\r\ncontent-length: {len(raw)}\r\n\r\n"
         self.socket.sendall(head.encode() + raw)
 
     def __enter__(self) -> StreamClient:

@@ -15,8 +15,7 @@ from botocore.credentials import Credentials
 from msgspec import structs
 
 from dragoman.errors import NotAuthorised
-from dragoman.gateway.admission import HeadCheck
-from dragoman.gateway.key_check import KeyCheck
+from dragoman.gateway.admission import HeadCheck, KeyCheck
 from dragoman.simulator import Simulator
 from dragoman.wire.http import HttpRequest
 from tests.gateway.harness import (

@@ -29,7 +29,6 @@ from dragoman.gateway.admission import HeadCheck
 from dragoman.gateway.config import Server
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.retry_policy import RetrySettings
-from dragoman.gateway.routing import error_response
 from dragoman.gateway.serve import running_gateway
 from dragoman.gateway.upstream_config import TimeoutSettings
 from dragoman.http import exchange
@@ -37,7 +36,7 @@ from dragoman.http import framing as http_limits
 from dragoman.http.client.response import HttpTimeouts as UpstreamTimeouts
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message
-from dragoman.response_stream import ResponseTranslator
+from dragoman.response_stream import ResponseTranslator, error_response
 from dragoman.simulator import parse_script, running_simulator
 from dragoman.translate import plan
 from dragoman.wire import eventstream, sse

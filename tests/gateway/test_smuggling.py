@@ -16,10 +16,10 @@ import pytest
 from msgspec import structs
 
 from dragoman.errors import Fault, NotAuthorised
-from dragoman.gateway import admission
-from dragoman.gateway.admission import UnprovenPool, UnprovenRequests
-from dragoman.gateway.key_check import KeyCheck
+from dragoman.gateway import admission, unproven
+from dragoman.gateway.admission import KeyCheck
 from dragoman.gateway.limits import Overloaded, RequestLimits
+from dragoman.gateway.unproven import UnprovenPool, UnprovenRequests
 from dragoman.http import exchange
 from dragoman.simulator import Simulator
 from tests.gateway.harness import (
@@ -309,7 +309,7 @@ def test_s1_a_flood_of_sockets_without_a_key_blocks_no_client(harness: GatewayHa
     forged, _ = raw(signed_request(b"x" * 1000, secret="x" * 40))
     shapes = [head(1000, "authorization: AWS4-HMAC-SHA256 x", key=""), forged]
     with ExitStack() as stack:
-        for number in range(admission.MAX_UNPROVEN + 40):
+        for number in range(unproven.MAX_UNPROVEN + 40):
             stack.enter_context(SocketClient(harness, first=shapes[number % 2]))
         for _ in range(3):
             top, body = raw(signed_request(converse_body("boto3, from the same address")))
@@ -323,7 +323,7 @@ def test_s1_a_flood_of_sockets_without_a_key_blocks_no_client(harness: GatewayHa
 def test_s1_an_evicted_request_gets_an_error_of_its_dialect(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, simulator: Simulator
 ) -> None:
-    monkeypatch.setattr(admission, "MAX_UNPROVEN", 2)
+    monkeypatch.setattr(unproven, "MAX_UNPROVEN", 2)
     with start_gateway(upstream_config("one", "anthropic", simulator.url), tmp_path) as small, ExitStack() as stack:
         top, _ = raw(signed_request(b"x" * 1000, path="/v1/messages"))
         clients = [stack.enter_context(SocketClient(small, first=top)) for _ in range(3)]
@@ -347,7 +347,7 @@ def test_a_pool_evicts_the_oldest_request_of_the_largest_peer() -> None:
     refused: list[str] = []
     pool = UnprovenPool(4, 1000)
 
-    def enter(peer: str, name: str, size: int) -> admission.UnprovenAccount:
+    def enter(peer: str, name: str, size: int) -> unproven.UnprovenAccount:
         waiting = pool.enter(peer, lambda fault: refused.append(name))
         waiting.reserve(size)
         return waiting
@@ -380,11 +380,11 @@ def test_bytes_of_a_pool_are_released_once() -> None:
 def test_known_signers_are_not_evicted_for_unknown_ones() -> None:
     waiting = UnprovenRequests(RequestLimits())
     waiting.remember("10.0.0.1", "boto3")
-    for number in range(admission.MAX_UNPROVEN):
+    for number in range(unproven.MAX_UNPROVEN):
         waiting.enter(f"10.1.0.{number}", "x", lambda fault: None)
     faults: list[Fault] = []
     mine = [waiting.enter("10.0.0.1", "boto3", faults.append) for _ in range(20)]
-    for number in range(admission.MAX_UNPROVEN):
+    for number in range(unproven.MAX_UNPROVEN):
         waiting.enter(f"10.2.0.{number}", "x", lambda fault: None)
     assert faults == [] and len(mine) == 20
     for number in range(5000):

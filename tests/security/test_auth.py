@@ -18,7 +18,7 @@ from bench.instructions import count_instructions
 from dragoman.cli.client_setup import CLIENTS, fill_setup
 from dragoman.cli.run import child_environment
 from dragoman.errors import NotAuthorised
-from dragoman.gateway.key_check import KeyCheck
+from dragoman.gateway.admission import KeyCheck
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secret_sources import BadReference, ReferenceContext

@@ -56,9 +56,9 @@ def test_unknown_names_get_the_nearest() -> None:
     with pytest.raises(LocalMisuse, match="did you mean 'anthropic'"):
         dragoman.translate_request(BODY, source="antropic", target="openai")
     with pytest.raises(LocalMisuse, match="did you mean 'losses'"):
-        dragoman.translate_request(BODY, source="anthropic", target="openai", loses="refuse")
+        dragoman.translate_request(BODY, source="anthropic", target="openai", loses="refuse")  # type: ignore[call-arg]
     with pytest.raises(LocalMisuse, match="option"):
-        dragoman.translate_request(BODY, source="anthropic", target="openai", losses="maybe")
+        dragoman.translate_request(BODY, source="anthropic", target="openai", losses="maybe")  # type: ignore[arg-type]
     with pytest.raises(AttributeError):
         dragoman.nothing_of_the_kind  # noqa: B018
 
@@ -67,6 +67,48 @@ def test_options_reach_the_dialect_they_belong_to() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
     done = dragoman.translate_request(body, source="openai", target="anthropic", default_max_tokens=77)
     assert done.body["max_tokens"] == 77
+
+
+def test_settings_of_a_dialect_can_be_given_by_name() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+    done = dragoman.translate_request(body, source="openai", target="anthropic", settings={"default_max_tokens": 77})
+    assert done.body["max_tokens"] == 77
+    stream = dragoman.stream_translator(source="anthropic", target="openai", request=done, settings={"threads": False})
+    codec: Any = stream.plan.upstream.codec
+    assert (codec.default_max_tokens, codec.threads) == (77, False)
+    for settings, message in (
+        ({"default_max_token": 7}, "did you mean 'default_max_tokens'"),
+        ({"threads": True}, "the option 'threads' is set twice"),
+        ({7: 7}, "unknown option 7"),
+        ([7], "the option settings must be a mapping"),
+    ):
+        wrong: Any = settings
+        with pytest.raises(LocalMisuse, match=message):
+            dragoman.translate_request(body, source="openai", target="anthropic", threads=True, settings=wrong)
+
+
+def test_the_path_has_the_query_that_the_service_needs() -> None:
+    done = dragoman.translate_request({**BODY, "stream": True}, source="anthropic", target="gemini")
+    assert done.path == "/v1beta/models/m:streamGenerateContent?alt=sse"
+
+
+@pytest.mark.parametrize("source", ["gemini", "bedrock"])
+def test_a_client_whose_path_asks_for_a_stream_gets_one(source: str) -> None:
+    body = BODIES[source]
+    done = dragoman.translate_request(body, source=source, target="openai", model="m", stream=True)
+    assert (done.stream, done.body["stream"]) == (True, True)
+    done = dragoman.translate_request(body, source=source, target="openai", model="m")
+    assert (done.stream, "stream" in done.body) == (False, False)
+    done = dragoman.translate_request({**BODY, "stream": True}, source="anthropic", target="openai", stream=False)
+    assert not done.stream
+
+
+@pytest.mark.parametrize("client", registry.names())
+def test_a_stream_has_the_content_type_of_the_clients_dialect(client: str) -> None:
+    kinds = {"kiro": "application/vnd.amazon.eventstream", "bedrock": "application/vnd.amazon.eventstream"}
+    kinds |= {"bedrock.invoke": "application/vnd.amazon.eventstream", "ollama": "application/x-ndjson"}
+    stream = dragoman.stream_translator(source="openai", target=client)
+    assert stream.headers["content-type"] == kinds.get(client, "text/event-stream")
 
 
 def test_losses_can_be_refused() -> None:
@@ -177,6 +219,8 @@ out = stream.feed(b"".join(json.dumps(line).encode() + b"\\n" for line in lines)
 assert b'"text_delta","text":"yes"' in out and b"message_stop" in out, out
 from dragoman.conformance import run
 import dragoman.dialects as registry
+done = dragoman.translate_request(body, source="anthropic", target="pigeon", settings={"loft": "north"})
+assert done.plan.upstream.codec.loft == "north"
 tried, failures = run(registry.get("pigeon"))
 assert tried > 90 and not failures, failures
 print("flown")
@@ -218,6 +262,15 @@ def test_wrong_uses_of_the_library_are_named() -> None:
         lambda: dragoman.translate_request(BODY, source=None, target="openai"),  # type: ignore[arg-type]
         lambda: dragoman.stream_translator(source="openai", target="anthropic", request={"a": 1}),  # type: ignore[arg-type]
         lambda: dragoman.stream_translator(source="openai", target="anthropic").feed("text"),  # type: ignore[arg-type]
+        lambda: dragoman.stream_translator(source="openai", target="anthropic").close("late"),  # type: ignore[arg-type]
+        lambda: dragoman.translate_request(BODY, source="anthropic", target="openai", stream=1),  # type: ignore[arg-type]
+        lambda: dragoman.render_error(ValueError("x"), dialect="openai"),  # type: ignore[arg-type]
+        lambda: dragoman.render_error(LocalMisuse("x"), dialect="opnai"),
+        lambda: dragoman.parse_error(b"", status=200, dialect="openai"),
+        lambda: dragoman.parse_error(b"", status="404", dialect="openai"),  # type: ignore[arg-type]
+        lambda: dragoman.load_config(5),  # type: ignore[arg-type]
+        lambda: dragoman.load_config(b"config.toml"),  # type: ignore[arg-type]
+        lambda: dragoman.asgi(["config.toml"]),  # type: ignore[arg-type]
     ):
         with pytest.raises(LocalMisuse):
             wrong()

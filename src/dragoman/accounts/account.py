@@ -59,6 +59,7 @@ class Account(Struct, eq=False):
     ends_at: float = inf  # when the key expires, or was revoked
     is_revoked: bool = False
     shares: tuple[LimitShare, ...] = ()
+    needs_estimate: bool = False  # whether a limit counts tokens or cost
     _allowed: dict[str, bool] = field(default_factory=dict)  # answers of `allows_model`
     _replies: dict[str, ReplyLengths] = field(default_factory=dict)  # by model
 

@@ -16,10 +16,12 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from math import inf
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from dragoman.accounts.account import Account
+from dragoman.accounts.keys import is_key_id
 from dragoman.accounts.shares import Amounts, LimitShare, Reservation, shares_of, try_reserve
 from dragoman.errors import ClientFault, Fault
 from dragoman.store.interface import (
@@ -27,6 +29,7 @@ from dragoman.store.interface import (
     ClientKey,
     Grant,
     LedgerRow,
+    Limit,
     LimitId,
     Settlement,
     Store,
@@ -35,6 +38,7 @@ from dragoman.store.interface import (
 
 SETTLE_SECONDS = 0.1  # between two settlements: what a killed process loses, and how fast a revoked key is noticed
 _HEARTBEAT_SECONDS = 3.0  # A process that reports nothing for ten seconds counts as dead.
+_OPEN_SECONDS = 5.0  # between two attempts to open the store
 MAX_PENDING_ROWS = 10_000
 _MAX_CACHED = 20_000  # accounts
 _STORE_DOWN = Fault(
@@ -43,6 +47,9 @@ _STORE_DOWN = Fault(
     503,
     retry_after=5.0,
 )
+
+
+Level: TypeAlias = Literal["info", "warning", "error"]
 
 
 class LimitReached(ClientFault):
@@ -66,7 +73,7 @@ class AccountBook:
     def __init__(
         self,
         store: Store,
-        report: Callable[[str, str], None],
+        report: Callable[[Level, str], None],
         on_revoked: Callable[[str], None],
         *,
         now: Callable[[], float] = time.time,
@@ -82,6 +89,8 @@ class AccountBook:
         self._rows: list[LedgerRow] = []
         self._running: dict[str, _Running] = {}
         self._granting = asyncio.Lock()
+        self._is_open = False
+        self._open_at = 0.0  # when to try to open the store again
         self._seen_change = 0
         self._heartbeat_at = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -94,11 +103,21 @@ class AccountBook:
     # --- start and end
 
     async def open(self) -> None:
-        """Open the store. Raises StoreUnusable, StoreUnavailable."""
-        await self.store.open()
-        self._seen_change = await self.store.changes()
-        await self._load_gateway()
+        """Open the store, and keep trying if that fails: meanwhile only the gateway's own key can be used."""
+        await self._open_store()
         self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _open_store(self) -> None:
+        try:
+            await self.store.open()
+            self._seen_change = await self.store.changes()
+            await self._load_gateway()
+        except StoreUnavailable as error:
+            self._open_at = self._now() + _OPEN_SECONDS
+            self._failed(error)
+        else:
+            self._is_open = True
+            self._worked()
 
     async def close(self) -> None:
         """Settle what has ended, give back all shares, and close the store."""
@@ -107,16 +126,22 @@ class AccountBook:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+        if self._is_open:
             await self._settle()
-        with suppress(StoreUnavailable):
-            await self.store.close()
+            with suppress(StoreUnavailable):
+                await self.store.close()
 
     async def _load_gateway(self) -> None:
-        self.gateway.shares = shares_of(await self.store.limits((ALL,)), self._shares)
+        limits = await self.store.limits((ALL,))
+        self.gateway.shares, self.gateway.needs_estimate = shares_of(limits, self._shares), _counts_tokens(limits)
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(SETTLE_SECONDS)
+            if not self._is_open:
+                if self._now() >= self._open_at:
+                    await self._open_store()
+                continue
             try:
                 await self._read_changes()
             except StoreUnavailable as error:
@@ -143,9 +168,10 @@ class AccountBook:
         """Return the account of a key, revoked or not; None for an unknown one. Raises ClientFault (503)."""
         account = self._by_digest.get(digest)
         if account is None:
+            self._check_open()
             try:
                 key = await self.store.find_key(digest)
-                account = None if key is None else await self._add(key)
+                account = None if key is None else await self._add(key, digest)
             except StoreUnavailable as error:
                 self._failed(error)
                 raise ClientFault(_STORE_DOWN.message, fault=_STORE_DOWN) from None
@@ -153,17 +179,25 @@ class AccountBook:
 
     async def find_by_id(self, key_id: str) -> tuple[ClientKey, Account] | None:
         """Return a key and its account by its id, which an AWS client sends. Raises ClientFault (503)."""
+        if not is_key_id(key_id):
+            return None
+        self._check_open()
         try:
             key = await self.store.key(key_id)
             if key is None:
                 return None
-            return key, self._by_id.get(key_id) or await self._add(key)
+            return key, self._by_id.get(key_id) or await self._add(key, key.digest)
         except StoreUnavailable as error:
             self._failed(error)
             raise ClientFault(_STORE_DOWN.message, fault=_STORE_DOWN) from None
 
-    async def _add(self, key: ClientKey) -> Account:
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise ClientFault(_STORE_DOWN.message, fault=_STORE_DOWN)
+
+    async def _add(self, key: ClientKey, digest: bytes) -> Account:
         """Add the account of a key to the cache, unless the key changed while its limits were read."""
+        former = () if digest == key.digest else (key.former_until,)
         seen = self._seen_change
         scopes = [f"key:{key.id}", *([f"owner:{key.owner}"] if key.owner else []), ALL]
         limits = await self.store.limits(scopes)
@@ -173,14 +207,17 @@ class AccountBook:
             key.owner,
             key.models,
             key.upstreams,
-            min((at for at in (key.expires_at, key.revoked_at) if at is not None), default=inf),
+            min((at for at in (key.expires_at, key.revoked_at, *former) if at is not None), default=inf),
             key.revoked_at is not None,
             shares_of(limits, self._shares),
+            _counts_tokens(limits),
         )
         if seen == self._seen_change:
             if len(self._by_digest) >= _MAX_CACHED:
                 self._forget_all()
-            self._by_digest[key.digest] = self._by_id[key.id] = account
+            self._by_digest[digest] = account
+            if not former:
+                self._by_id[key.id] = account
         return account
 
     def _forget_all(self) -> None:
@@ -258,17 +295,25 @@ class AccountBook:
             now = self._now()
             if not rows and not changed and now < self._heartbeat_at + _HEARTBEAT_SECONDS:
                 return
+            taken = {share.limit.id: share.taken for share in changed if share.limit.span == "minute"}
+            for share in changed:
+                share.taken = 0
             shares = {share.limit.id: share.report() for share in changed}
             try:
-                await self.store.settle(Settlement(rows, shares))
+                await self.store.settle(Settlement(rows, shares, taken))
             except StoreUnavailable as error:
                 self._rows = ended + self._rows
                 for share in changed:
                     share.was_changed = True
+                    share.taken += taken.get(share.limit.id, 0)
                 self._failed(error)
                 return
             self._heartbeat_at = now
             self._worked()
+
+
+def _counts_tokens(limits: Iterable[Limit]) -> bool:
+    return any(limit.resource in ("tokens", "cost") for limit in limits)
 
 
 _NAMES = {"requests": "requests", "tokens": "tokens", "cost": "dollars", "concurrency": "requests at once"}

@@ -18,11 +18,14 @@ import secrets
 import time
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from dragoman.store.interface import ClientKey
 
 PREFIX = "dg_"
 _ID_BYTES = 8  # 13 characters of base32 without padding
-_KEY = re.compile(r"dg_([a-z2-7]{13})_[A-Za-z0-9_-]{43}", re.ASCII)
+_ID = re.compile(r"[a-z2-7]{13}", re.ASCII)
+_KEY = re.compile(r"dg_[a-z2-7]{13}_[A-Za-z0-9_-]{43}", re.ASCII)
 
 
 def create_key(
@@ -32,12 +35,11 @@ def create_key(
     models: Sequence[str] = (),
     upstreams: Sequence[str] = (),
     expires_at: float | None = None,
-    replaces: ClientKey | None = None,
     now: float | None = None,
 ) -> tuple[str, ClientKey]:
     """Return the text of a new key, which is shown once, and what is stored of it."""
     key_id = base64.b32encode(secrets.token_bytes(_ID_BYTES)).decode().rstrip("=").lower()
-    text = f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
+    text = _text(key_id)
     key = ClientKey(
         id=key_id,
         digest=digest_of(text),
@@ -47,9 +49,27 @@ def create_key(
         upstreams=tuple(upstreams),
         created_at=time.time() if now is None else now,
         expires_at=expires_at,
-        replaces=replaces.id if replaces is not None else "",
     )
     return text, key
+
+
+def rotate_key(key: ClientKey, grace: float, now: float | None = None) -> tuple[str, ClientKey]:
+    """Return the text of a new secret for a key, and the key with it. The old secret is accepted for `grace` seconds.
+
+    The id stays, and with it limits, usage and stored responses.
+    """
+    text, at = _text(key.id), time.time() if now is None else now
+    return text, structs.replace(
+        key,
+        digest=digest_of(text),
+        revision=key.revision + 1,
+        former_digest=key.digest if grace > 0 else b"",
+        former_until=at + grace,
+    )
+
+
+def _text(key_id: str) -> str:
+    return f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
 
 
 def digest_of(text: str) -> bytes:
@@ -62,7 +82,18 @@ def is_client_key(text: str) -> bool:
     return _KEY.fullmatch(text) is not None
 
 
-def aws_secret(gateway_key: str, key: ClientKey) -> str:
-    """Return the secret access key of an AWS client. It changes with the gateway's own key."""
-    message = f"aws\0{key.id}\0{key.revision}".encode()
+def is_key_id(text: str) -> bool:
+    """Return whether a text has the form of the id of a client key."""
+    return _ID.fullmatch(text) is not None
+
+
+def aws_secret(gateway_key: str, key: ClientKey, revision: int | None = None) -> str:
+    """Return the secret access key of an AWS client. It changes with the gateway's key and the revision."""
+    message = f"aws\0{key.id}\0{revision or key.revision}".encode()
     return base64.urlsafe_b64encode(hmac.digest(gateway_key.encode(), message, "sha256")).decode().rstrip("=")
+
+
+def aws_secrets(gateway_key: str, key: ClientKey, now: float) -> tuple[bytes, ...]:
+    """Return the secrets with which an AWS client may sign now: also the one before the last, while it is accepted."""
+    revisions = [key.revision, *([key.revision - 1] if key.former_digest and now < key.former_until else [])]
+    return tuple(aws_secret(gateway_key, key, revision).encode() for revision in revisions)

@@ -10,6 +10,9 @@ sum of both is what the store gave.
     requests, tokens, cost    a request uses them
     concurrency               a request holds one while it runs and uses none
 
+What requests take of a limit a minute counts in the store when they begin (`taken`), because they may run for minutes;
+what they did not use is given back when they end.
+
 A share of a day or a month ends with its window. A request that began in an earlier window changes nothing here when it
 ends: its row says when it began, so the store counts it where it belongs.
 """
@@ -36,7 +39,7 @@ class LimitShare:
 
     __slots__ = (
         "_idle_ticks", "_tick", "_used_before", "_used_now", "allowed", "begins", "free", "index", "left", "limit",
-        "renews_at", "reserved", "was_changed",
+        "renews_at", "reserved", "taken", "was_changed",
     )  # fmt: skip
 
     def __init__(self, limit: Limit) -> None:
@@ -46,14 +49,21 @@ class LimitShare:
         self.free = limit.amount  # what the store had left at the last grant; for headers and messages
         self.left = self.reserved = 0
         self.begins, self.renews_at = 0.0, inf  # of the window of the share
+        self.taken = 0  # of a limit a minute, since the last settlement
         self.was_changed = False  # since the last settlement
         self._used_now = self._used_before = 0  # units that were reserved in this second and in the last one
         self._tick = self._idle_ticks = 0
+
+    @property
+    def remaining(self) -> int:
+        """What is free here and was free in the store at the last grant."""
+        return max(0, min(self.left + self.free, self.allowed))
 
     def take(self, amount: int) -> None:
         """Reserve units."""
         self.left -= amount
         self.reserved += amount
+        self.taken += amount
         self._used_now += amount
         self._idle_ticks = 0
         self.was_changed = True
@@ -62,8 +72,10 @@ class LimitShare:
         """Release a reservation of which so much was used; `begins` is the window in which it was made."""
         if begins != self.begins:
             return  # The window has ended, and the share with it.
+        unused = reserved - (0 if self.index == _CONCURRENCY else used)
         self.reserved -= reserved
-        self.left += reserved - (0 if self.index == _CONCURRENCY else used)
+        self.left += unused
+        self.taken -= unused
         self.was_changed = True
 
     def start_window(self, now: float) -> None:
@@ -96,10 +108,13 @@ class LimitShare:
             self._used_before, self._used_now = self._used_now, 0
         if self._idle_ticks > IDLE_TICKS and self.left > 0:
             self.left = 0
-        # The store has counted what was used beyond the share, so it is not a debt any more.
-        self.left = max(self.left, -self.reserved)
+        # The store counts what was used beyond the share, so it is not a debt any more.
+        if self.limit.span == "minute":
+            self.left = max(self.left, 0)
+        else:
+            self.left = max(self.left, -self.reserved)
         self.was_changed = self.left > 0
-        return self.left + self.reserved
+        return self.left if self.limit.span == "minute" else self.left + self.reserved
 
 
 _CONCURRENCY = RESOURCES.index("concurrency")

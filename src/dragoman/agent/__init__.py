@@ -1,14 +1,14 @@
 """A tool-loop agent: it validates every response before it uses it, and gives each tool call exactly one result.
 
-Public API; `dragoman agent` uses it, too. It sends requests through `dragoman.http` and runs the given tools in
-threads.
+Public API, which docs/agent.md describes; `dragoman agent` uses it, too. It sends requests through `dragoman.http` and
+runs the given tools in threads. Its errors are those of `dragoman`, and BedrockResponseError.
 """
 
 from __future__ import annotations
 
-from dragoman.agent.client import BedrockClient, Client, DialectClient, HttpSender
+from dragoman.agent.client import BedrockClient, Client, DialectClient, HttpSender, Sender
 from dragoman.agent.runner import AgentRunner
-from dragoman.agent.tools import Tool, as_tool
+from dragoman.agent.tools import Tool, ToolError, as_tool
 from dragoman.agent.types import (
     Answered,
     Asked,
@@ -24,6 +24,9 @@ from dragoman.agent.types import (
     ToolUseBlock,
     Watched,
 )
+from dragoman.model.blocks import Media, Text
+from dragoman.model.conversation import Conversation, Message, Usage
+from dragoman.wire.http import HttpRequest, HttpResponse
 
 __all__ = [
     "AgentRunner",
@@ -33,17 +36,26 @@ __all__ = [
     "BedrockResponseError",
     "Called",
     "Client",
+    "Conversation",
     "DialectClient",
     "Ended",
+    "HttpRequest",
+    "HttpResponse",
     "HttpSender",
+    "Media",
+    "Message",
     "RunResult",
     "Said",
+    "Sender",
     "StepResult",
     "Stepped",
+    "Text",
     "Thought",
     "Tool",
     "ToolAnswer",
+    "ToolError",
     "ToolUseBlock",
+    "Usage",
     "Watched",
     "as_tool",
 ]

@@ -65,9 +65,10 @@ def _with_transport_errors(body: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class Client(Protocol):
-    """Sends a conversation; yields the events of one reply in groups, as they arrive. A failure is the last event."""
+    """Sends conversations to a model."""
 
-    def ask(self, conversation: Conversation, timeout: float | None = None) -> Iterator[Events]: ...
+    def ask(self, conversation: Conversation, timeout: float | None = None) -> Iterator[Events]:
+        """Send a conversation; yield the events of one reply in groups, as they arrive. A failure is the last event."""
 
 
 class DialectClient:

@@ -26,6 +26,8 @@ COMMANDS = {
     "log": "print the last requests and events of the running gateway, and follow them",
     "top": "show running requests, rates and upstreams live in the terminal",
     "reload": "let the running gateway read its configuration again",
+    "keys": "create, list, revoke and rotate the keys of clients, and set their limits",
+    "usage": "show requests, tokens and cost by day, key, model, upstream or owner",
     "cooldown": "list the upstreams in cooldown, or end their cooldowns",
     "doctor": "find what is wrong with the set-up, and suggest what to do",
     "explain": "show what happened to a request: attempts, changes, and both sides of a refusal",

@@ -336,6 +336,15 @@ class Continuation(Protocol):
         """Return the content of each output item of a response, by the item's id."""
 
 
+class LimitHeaders(Struct, frozen=True):
+    """The names of the headers that report rate limits; `{}` is `requests` or `tokens`."""
+
+    limit: str
+    remaining: str
+    reset: str
+    is_time: bool  # `reset` is a time (RFC 3339), not a duration such as `6m0s`
+
+
 class Dialect(Struct, frozen=True):
     """One dialect: its codec, its binding, and the parts that only some dialects have."""
 
@@ -355,6 +364,7 @@ class Dialect(Struct, frozen=True):
     json_lines: bool = False  # streams are JSON lines, so they begin like a whole JSON reply
     # Returns the rules that an error of the service names and that the body of a request does not show.
     refusal_rules: Callable[[ApiRequest, Fault], Sequence[Breach]] | None = None
+    limit_headers: LimitHeaders | None = None  # that the SDKs of the family read
 
 
 class ContentDetector(Struct):

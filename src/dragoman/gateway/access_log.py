@@ -37,6 +37,7 @@ from dragoman.gateway.records import (
 )
 from dragoman.gateway.redaction import Redactor
 from dragoman.model.filter import Note
+from dragoman.store.interface import GATEWAY_KEY
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -314,6 +315,8 @@ def logged_request(record: Record, now: str) -> LoggedRequest:
         "" if stop is None else stop.reason.value,
         record.error,
         record.client,
+        "" if record.account is None or record.account.id == GATEWAY_KEY else record.account.id,
+        record.cost,
     )
 
 

@@ -25,7 +25,7 @@ from msgspec import structs
 
 from dragoman.errors import ClientFault, DragomanError, LocalMisuse
 from dragoman.gateway.activity import Activity, summarize_activity
-from dragoman.gateway.key_check import KeyCheck
+from dragoman.gateway.admission import KeyCheck
 from dragoman.gateway.recent import LogPage, LogQuery
 from dragoman.gateway.records import LoggedRequest
 from dragoman.gateway.reload import ReloadResult

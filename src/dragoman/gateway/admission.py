@@ -1,6 +1,8 @@
 """Admission: decide which requests are served, and read their bodies. The checks are: head, key, limits, body.
 
-`key_check` finds the account of the key, which comes in a key header, as a bearer token, or as an AWS signature.
+`KeyCheck` finds the account of a request. A key comes in a key header or as a bearer token: the gateway's own, or a
+client key if there is a store of accounts. An AWS signature proves the gateway's own key, or the AWS secret of the
+client key whose id it names (`accounts.keys`).
 
 A request does not count toward `server.limits` before it has proven the key. A request whose signature covers its
 body waits in a separate pool until the body has arrived.
@@ -11,25 +13,32 @@ may let its own host name resolve to loopback (DNS rebinding). So `HeadCheck` ch
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import ipaddress
 import re
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
-from typing import TypeAlias
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from dragoman.accounts.account import Account
-from dragoman.errors import ClientFault, Fault
+from dragoman.errors import ClientFault, Fault, NotAuthorised
+from dragoman.gateway.aws_signatures import UNSIGNED, AwsSignature, parse_signature, sign
 from dragoman.gateway.config import Server
-from dragoman.gateway.key_check import KeyCheck, SignatureClaim
-from dragoman.gateway.limits import MemoryAccount, MemoryBudget, Overloaded, RequestLimits
-from dragoman.gateway.records import Record
+from dragoman.gateway.limits import MemoryAccount, MemoryBudget
+from dragoman.gateway.records import Record, utc_time
+from dragoman.gateway.unproven import UnprovenRequests
 from dragoman.http.addresses import is_loopback, limit_key, normalize_address
 from dragoman.http.exchange import BodyTimeout, Exchange, Owner
 from dragoman.http.framing import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES
 from dragoman.wire.http import Headers, HttpRequest
+
+if TYPE_CHECKING:
+    from dragoman.accounts.book import AccountBook
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -51,10 +60,12 @@ _OTHER_SITES = Fault(
     "permission", "a web page of another site sent this request (see Origin, Sec-Fetch-Site): that is not allowed", 403
 )
 SECONDS = 10.0  # for the whole body of an unproven request
-MAX_UNPROVEN = 256
-MAX_UNPROVEN_BYTES = 64 * 1024 * 1024
-_MAX_KNOWN_SIGNERS = 1024
-_POOL_FULL = "the gateway has too many requests whose signature cannot be checked before their body has arrived"
+
+_KEY_HEADERS = ("x-api-key", "x-goog-api-key")
+WRONG_KEY = (
+    "the key of this gateway is missing or wrong: send it as x-api-key or as a bearer token (`dragoman serve` shows it)"
+)
+SKEW = 15 * 60.0  # seconds by which a signer's clock may be wrong
 
 
 class Admission:
@@ -126,6 +137,130 @@ class Admission:
         if unproven is not None:
             unproven.leave()
         exchange.memory.reserve(size)
+
+
+class SignatureClaim(Struct, frozen=True):
+    """A signature that may still have to be compared with the body, and the account that it proves then."""
+
+    signature: AwsSignature
+    secrets: tuple[bytes, ...]  # each of which may have signed
+    account: Account
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the head alone was enough to check the signature; the body's hash is compared later."""
+        return self.signature.is_proven
+
+    def check_signature(self, request: HttpRequest) -> None:
+        """Raises NotAuthorised."""
+        made, is_right = self.signature, False
+        for secret in self.secrets:
+            expected = sign(request, secret, made.date, made.region, made.service, made.headers)
+            is_right |= hmac.compare_digest(expected, made.signature)
+        if not is_right:
+            raise NotAuthorised(WRONG_KEY)
+
+    def check_body(self, request: HttpRequest) -> None:
+        """Check the body of the request against the signature. Raises NotAuthorised."""
+        if not self.is_proven:
+            self.check_signature(request)
+        elif self.signature.payload != hashlib.sha256(request.body).hexdigest():
+            raise NotAuthorised(WRONG_KEY)
+
+
+class KeyCheck:
+    """Finds the account of a request. Every refusal of an unknown key has the same words, so that it reveals nothing.
+
+    Digests are compared, so that the time of the comparison reveals neither a key's length nor a common prefix.
+    """
+
+    def __init__(self, key: str, book: AccountBook | None = None, *, now: Callable[[], float] = time.time) -> None:
+        if not key:
+            raise ValueError("the gateway has no key: set server.key, or delete it so that one is created")
+        self._key = key
+        self._digest = hashlib.sha256(key.encode()).digest()
+        self._book = book
+        self._own = Account() if book is None else book.gateway
+        self._now = now
+
+    def known(self, head: HttpRequest) -> Account | None:
+        """Return the account of a key in the headers, if it is the gateway's own or was found before.
+
+        Other headers may contain keys of other services.
+        """
+        found, book = None, self._book
+        for candidate in _candidates(head):
+            digest = hashlib.sha256(candidate.encode("utf-8", "surrogatepass")).digest()
+            if hmac.compare_digest(digest, self._digest):
+                found = self._own
+            elif book is not None and found is None:
+                found = book.cached(digest)
+        return found
+
+    async def find(self, head: HttpRequest) -> Account | SignatureClaim:
+        """Return the account of a key or of a signature in the head, or the claim of a signature that covers the body.
+
+        Raises NotAuthorised; ClientFault (503) if the store of accounts cannot be read.
+        """
+        if self._book is not None:
+            from dragoman.accounts.keys import digest_of, is_client_key  # noqa: PLC0415  only with a store
+
+            for candidate in _candidates(head):
+                if is_client_key(candidate) and (account := await self._book.find(digest_of(candidate))) is not None:
+                    return account
+        claim = await self._claim(head)
+        if claim.is_proven:
+            claim.check_signature(head)
+        return claim.account if claim.signature.payload == UNSIGNED else claim
+
+    async def _claim(self, head: HttpRequest) -> SignatureClaim:
+        """Return what the AWS signature of a head claims. Raises NotAuthorised if there is none, or an old one."""
+        signature = parse_signature(head)
+        if signature is None:
+            raise NotAuthorised(WRONG_KEY)
+        if not self._is_recent(signature.date):
+            raise NotAuthorised(f"{WRONG_KEY}; or the clock of the client is wrong")
+        found = None if self._book is None else await self._book.find_by_id(signature.id)
+        if found is None:
+            return SignatureClaim(signature, (self._key.encode(),), self._own)
+        from dragoman.accounts.keys import aws_secrets  # noqa: PLC0415  only with a store
+
+        key, account = found
+        return SignatureClaim(signature, aws_secrets(self._key, key, self._now()), account)
+
+    def check_validity(self, account: Account) -> None:
+        """Raises NotAuthorised for a key that was revoked or has expired. Its holder may know which."""
+        if account.ends_at > self._now():
+            return
+        what = "was revoked" if account.is_revoked else f"expired at {utc_time(account.ends_at)}"
+        raise NotAuthorised(f"the key {account.name or account.id} of this gateway {what}; ask for a new one")
+
+    def _is_recent(self, moment: str) -> bool:
+        try:
+            signed_at = datetime.strptime(moment, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            return False
+        return abs(self._now() - signed_at) <= SKEW
+
+
+def _candidates(head: HttpRequest) -> Iterator[str]:
+    """Yield the texts of a head that may be a key."""
+    for name, value in head.headers:
+        if name == "authorization":
+            scheme, _, candidate = value.partition(" ")
+            if scheme.lower() == "bearer":
+                yield candidate.strip()
+        elif name in _KEY_HEADERS:
+            yield value
+
+
+def model_not_allowed(account: Account, model: str) -> ClientFault:
+    """Return the refusal of a model that a key may not ask for (403)."""
+    allowed = ", ".join(account.models)
+    message = (
+        f"the key {account.name or account.id} may not ask for the model {model[:200]!r}; it may ask for: {allowed}"
+    )
+    return ClientFault(message, fault=Fault("permission", message, 403))
 
 
 class HeadCheck:
@@ -293,110 +428,3 @@ def _hop_address(hop: str) -> str:
     if hop.count(":") == 1:
         return normalize_address(hop.partition(":")[0])
     return normalize_address(hop)
-
-
-# --- unproven requests: a small pool for requests whose signature cannot be checked yet
-#
-# boto3 signs the hash of a body without sending the hash, so the body must be read before the signature can be checked.
-# Until then the request counts in this pool and not toward `server.limits`. When the pool is full, the oldest request
-# of the peer with the largest share is evicted. So a client that sends its body at once is admitted although others
-# withhold theirs.
-
-
-class UnprovenAccount(MemoryAccount, eq=False, kw_only=True):
-    """The account of one unproven request."""
-
-    pool: UnprovenPool
-    sender: str  # the peer; `load` does not count it
-    refuse: Callable[[Fault], None]
-
-    def reserve(self, size: int) -> None:
-        """Reserve this many bytes more, evicting other requests if needed. Raises Overloaded."""
-        self.pool.make_room(self, size)
-        self.hold("body", self.request_bytes + size)
-
-    def leave(self) -> None:
-        """Release everything; later calls do nothing."""
-        if self.pool.remove(self):
-            super().leave()
-
-
-class UnprovenPool:
-    """Unproven requests, oldest first, limited in number and in bytes."""
-
-    def __init__(self, requests: int, size: int) -> None:
-        self.load = MemoryBudget(RequestLimits())
-        self.requests, self.size = requests, size
-        self._waiting: dict[UnprovenAccount, None] = {}
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def enter(self, peer: str, refuse: Callable[[Fault], None]) -> UnprovenAccount:
-        """Add a request of this peer; `refuse` is called if it is evicted. Raises Overloaded."""
-        newcomer = UnprovenAccount(self.load, pool=self, sender=peer, refuse=refuse)
-        self.make_room(newcomer, 0)
-        self._waiting[newcomer] = None
-        self.load.requests += 1
-        return newcomer
-
-    def remove(self, one: UnprovenAccount) -> bool:
-        """Remove a request. Return False if it is not in the pool."""
-        if one not in self._waiting:
-            return False
-        del self._waiting[one]
-        return True
-
-    def make_room(self, newcomer: UnprovenAccount, size: int) -> None:
-        """Evict requests until the newcomer fits with `size` more bytes. Raises Overloaded if it cannot."""
-        more = 0 if newcomer in self._waiting else 1
-        while len(self._waiting) + more > self.requests or self.load.request_bytes + size > self.size:
-            evicted = self._next_to_evict(newcomer, size)
-            if evicted is None:
-                raise Overloaded(_POOL_FULL)
-            evicted.leave()
-            evicted.refuse(Overloaded(_POOL_FULL).fault)
-
-    def _next_to_evict(self, newcomer: UnprovenAccount, size: int) -> UnprovenAccount | None:
-        """Return the oldest request of the peer with the largest share; None if that is the newcomer alone.
-
-        If there are too many requests, they are counted and not their bytes: otherwise one large body would be evicted
-        for many small ones.
-        """
-        by_bytes = self.load.request_bytes + size > self.size
-        shares = {newcomer.sender: size if by_bytes else 0 if newcomer in self._waiting else 1}
-        for each in self._waiting:
-            shares[each.sender] = shares.get(each.sender, 0) + (each.request_bytes if by_bytes else 1)
-        oldest_first = dict.fromkeys([each.sender for each in self._waiting])
-        most = max((*oldest_first, newcomer.sender), key=shares.__getitem__)
-        return next((each for each in self._waiting if each.sender == most and each is not newcomer), None)
-
-
-class UnprovenRequests:
-    """Two pools of unproven requests: one for new signers, one for signers that were admitted before.
-
-    So a flood of new signers cannot block a boto3 client that has proven the key before from its address.
-    """
-
-    def __init__(self, limits: RequestLimits) -> None:
-        self._new = UnprovenPool(MAX_UNPROVEN, MAX_UNPROVEN_BYTES)
-        self._returning = UnprovenPool(1, 1)
-        self.resize(limits)
-        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
-
-    def resize(self, limits: RequestLimits) -> None:
-        """Set the pool of returning signers to half of the limits."""
-        self._returning.requests = max(limits.streams // 2, 1)
-        self._returning.size = limits.in_flight // 2
-
-    def enter(self, peer: str, signer: str, refuse: Callable[[Fault], None]) -> UnprovenAccount:
-        """Open the account of an unproven request. Raises Overloaded."""
-        pool = self._returning if (peer, signer) in self._known else self._new
-        return pool.enter(peer, refuse)
-
-    def remember(self, peer: str, signer: str) -> None:
-        """Remember that this signer has proven the key from this address."""
-        self._known[peer, signer] = None
-        self._known.move_to_end((peer, signer))
-        if len(self._known) > _MAX_KNOWN_SIGNERS:
-            self._known.popitem(last=False)

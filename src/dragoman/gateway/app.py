@@ -13,10 +13,8 @@ import itertools
 import os
 import secrets
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,19 +23,19 @@ from msgspec import structs
 import dragoman.dialects as registry
 from dragoman._version import __version__
 from dragoman.dialects.base import Dialect
-from dragoman.errors import ClientFault, DragomanError, Fault
+from dragoman.errors import DragomanError
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.activity import Activity, measure_activity
-from dragoman.gateway.admission import Admission, upgrade_refusal
+from dragoman.gateway.admission import Admission, KeyCheck, model_not_allowed, upgrade_refusal
 from dragoman.gateway.asgi import AsgiExchange, Receive, Scope, Send, refuse_websocket
 from dragoman.gateway.breaker import CircuitBreaker
-from dragoman.gateway.config import Config, Server, load_config
+from dragoman.gateway.config import Config, Server
 from dragoman.gateway.context import RequestContext, Services
 from dragoman.gateway.cooldown_file import CooldownFile
 from dragoman.gateway.cooldown_log import CooldownLog
 from dragoman.gateway.delivery import generate
+from dragoman.gateway.error_responses import ErrorResponses
 from dragoman.gateway.explain import RefusalLog
-from dragoman.gateway.key_check import KeyCheck
 from dragoman.gateway.large_requests import LargeRequest, match_in_worker
 from dragoman.gateway.limits import MAX_MODEL_LENGTH, MemoryAccount, check_text, is_large, model_too_long
 from dragoman.gateway.metrics import GaugeSnapshot, Metrics, render_metrics
@@ -47,18 +45,19 @@ from dragoman.gateway.records import LoggedRequest, Record
 from dragoman.gateway.redaction import KnownAddress, Redactor
 from dragoman.gateway.reload import NOT_RELOADABLE, Reloader, ReloadResult
 from dragoman.gateway.retry_policy import RetrySettings
-from dragoman.gateway.routing import BUG, ENDING, MatchedRequest, Router, UnreadableRequest, error_response
+from dragoman.gateway.routing import REVOKED, MatchedRequest, Router
 from dragoman.gateway.secrets import app_folders, gateway_key
-from dragoman.gateway.upstream_credentials import credential_problems, missing_secrets
+from dragoman.gateway.upstream_credentials import report_missing_secrets
 from dragoman.gateway.upstreams import Upstreams
 from dragoman.gateway.worker_process import WorkerProcess
 from dragoman.http.client.client import HttpClient, PoolLimits
-from dragoman.http.exchange import ClientDisconnected, Exchange
-from dragoman.upstream.credentials import MissingCredential
-from dragoman.wire.http import Headers, HttpRequest
+from dragoman.http.exchange import Exchange
+from dragoman.response_stream import error_response
+from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
 if TYPE_CHECKING:
+    from dragoman.gateway.accounting import Accounting
     from dragoman.gateway.worker_sharing import WorkerSharing
 
 _READY = "/readyz"
@@ -67,13 +66,6 @@ _PROBES = frozenset({"/healthz", _READY, "/", "/api/hello"})
 _TEXT = (("content-type", "text/plain; charset=utf-8"),)
 _POOL_LIMITS = PoolLimits(connections=sys.maxsize)  # `ConnectionSlots` of each upstream limit the connections.
 _MAX_FORMER_KEYS = 4
-_NO_RETRY: Headers = (("x-should-retry", "false"),)  # SDKs and Claude Code read it: no retry helps
-_UNREAD = frozenset({408, 413})  # The body was not read to its end, so the connection must close.
-
-
-def asgi(config: Config | None = None) -> Gateway:
-    """Return the gateway as an ASGI application; without `config`, with the configuration of this environment."""
-    return Gateway(config or load_config(None, os.environ))
 
 
 def _key(config: Config) -> str:
@@ -123,20 +115,27 @@ class Gateway:
         dialects = dialects or [registry.get(name) for name in registry.names()]
         self.worker = WorkerProcess(dialects)
         self._services = Services(self.log, Metrics(), refusals, retry_settings or RetrySettings(), worker=self.worker)
+        self._config = config
+        self._live: dict[Exchange[MemoryAccount], Record] = {}
+        self.accounting = self._open_accounts()
+        self._services = structs.replace(self._services, accounting=self.accounting)
         self.breaker = CircuitBreaker(redact=self.redactor.message)
         self._cooldowns = CooldownFile(self._state, self.breaker)
         CooldownLog(self.log, self.breaker)
-        self._admission = Admission(config.server, KeyCheck(self.key))
+        self._admission = Admission(config.server, self._key_check(self.key))
         self.memory_budget = self._admission.memory_budget
         self._router = Router(dialects)
-        self._config = config
+        self._errors = ErrorResponses(self._router, self.redactor, self.log)
         self._client: HttpClient | None = None
         self.upstreams: Upstreams | None = None
+        self._retired: set[Upstreams] = set()  # of earlier configurations, which running requests may still use
         self._starting = asyncio.Lock()
-        self._live: dict[Exchange[MemoryAccount], Record] = {}
         # Request ids sort by time: milliseconds, the random part of this process, a counter.
         self._ids, self._count = secrets.token_hex(6), itertools.count()
         self._background: set[asyncio.Task[None]] = set()
+
+    def _key_check(self, key: str) -> KeyCheck:
+        return KeyCheck(key, None if self.accounting is None else self.accounting.book)
 
     # --- start, stop, reload
 
@@ -145,8 +144,10 @@ class Gateway:
         async with self._starting:
             if self.upstreams is None:
                 self._client = HttpClient(caps=_POOL_LIMITS)
-                self._check_secrets(self._config)
+                self._warn_of_missing_secrets(self._config)
                 self._cooldowns.load()
+                if self.accounting is not None:
+                    await self.accounting.book.open()
                 upstreams = Upstreams(self._config, self._client, self.breaker, state=self._state, log=self.log)
                 await upstreams.start()
                 self.upstreams = upstreams
@@ -172,9 +173,13 @@ class Gateway:
         self.worker.close()
         if client is not None:
             await client.aclose()
+        for retired in self._retired:
+            await retired.aclose()
         if upstreams is not None:
             await upstreams.aclose()
             await self._cooldowns.aclose()
+        if self.accounting is not None:
+            await self.accounting.book.close()
         self.log.close()
 
     async def reload(self, config: Config) -> None:
@@ -185,44 +190,51 @@ class Gateway:
         key = self.key if self._key_is_given else _key(config)
         await self.start()
         assert self._client is not None
-        self._check_secrets(config)
+        self._warn_of_missing_secrets(config)
         upstreams = Upstreams(config, self._client, self.breaker, state=self._state, log=self.log)
         await upstreams.start()
         old, self.upstreams, before, self._config = self.upstreams, upstreams, self._config, config
         if key != self.key:
             self._former_keys = [*self._former_keys[-_MAX_FORMER_KEYS:], self.key]
         self.key = key
-        self._admission.configure(config.server, KeyCheck(key))
+        self._admission.configure(config.server, self._key_check(key))
+        if self.accounting is not None:
+            self.accounting.config = config
         self._services.refusals.enabled = config.explain
         if config.log != before.log:
             self.log.configure(config.log.format, config.log.level)
         self.generation += 1
         self.on_reloaded()
         if old is not None:
-            self.run_in_background(old.retire())
+            self._retired.add(old)
+            self.run_in_background(self._retire(old))
 
-    def _check_secrets(self, config: Config) -> None:
-        """Read the secrets of the upstreams, so that the log redacts them, and warn of those that are missing.
+    async def _retire(self, old: Upstreams) -> None:
+        await old.retire()
+        self._retired.discard(old)
 
-        Commands run in a thread of their own, which does not delay the start or the end of the gateway.
-        """
-        upstreams = [*config.upstreams.values()]
-        for problem in (each for upstream in upstreams for each in credential_problems(upstream, os.environ)):
-            self._warn_of_secret(problem)
-        if not any(secret.shown.startswith("cmd:") for secret in config.secrets()):
-            return
-        loop = asyncio.get_running_loop()
+    def _warn_of_missing_secrets(self, config: Config) -> None:
+        def warn(problem: str) -> None:
+            self.log.event("warning", "upstream_key", message=problem)
 
-        def run_commands() -> None:
-            for setting in (each for upstream in upstreams for each in missing_secrets(upstream, slow=True)):
-                if setting.secret.is_slow:
-                    with suppress(RuntimeError):  # The loop is closed.
-                        loop.call_soon_threadsafe(self._warn_of_secret, setting.problem)
+        report_missing_secrets(config.upstreams.values(), os.environ, warn)
 
-        threading.Thread(target=run_commands, name="secrets", daemon=True).start()
+    def _open_accounts(self) -> Accounting | None:
+        """Return the accounts of `[store]`, not opened yet; None without it."""
+        if self._config.store is None:
+            return None
+        from dragoman.gateway.accounting import create_accounting  # noqa: PLC0415  only with a store
 
-    def _warn_of_secret(self, problem: str) -> None:
-        self.log.event("warning", "upstream_key", message=problem)
+        return create_accounting(self._config, self._state, self.log, self._end_revoked)
+
+    def _end_revoked(self, key_id: str) -> None:
+        """End the running requests of a key that was revoked, if the setting says so."""
+        ends = self._config.accounts.revoked_streams == "end"
+        running = [(exchange, record) for exchange, record in self._live.items() if record.has_key(key_id)]
+        self.log.event("info", "key_revoked", key=key_id, running=len(running), ended=len(running) if ends else 0)
+        for exchange, record in running if ends else ():
+            record.end_reason = REVOKED
+            exchange.cut()
 
     def cut(self) -> None:
         """End all running requests; each stream ends with an error in its dialect."""
@@ -393,7 +405,7 @@ class Gateway:
         try:
             matched = await self._matched(exchange, await self._admission.request(exchange, record))
             if matched is None:
-                self._refuse_unmatched(exchange, record)
+                self._errors.send_unmatched(exchange, record)
                 return
             if self.upstreams is None:
                 await self.start()
@@ -403,6 +415,9 @@ class Gateway:
             if len(call.model) > MAX_MODEL_LENGTH:
                 raise model_too_long(call.model)
             record.model = call.model
+            account = record.account
+            if account is not None and account.models and call.model and not account.allows_model(call.model):
+                raise model_not_allowed(account, call.model)
             if call.body is not None:
                 call = structs.replace(call, body=None)  # The decoded body is large, and a stream may last long.
             context = RequestContext(self._services, upstreams, exchange, memory, matched.dialect, call, record)
@@ -410,54 +425,25 @@ class Gateway:
             matched = None  # releases the body in it
             await _serve(upstreams, serving)
         except BaseException as error:
-            if not self._refuse_error(exchange, record, error):
+            if not self._errors.send(exchange, record, error):
                 raise
         finally:
-            del self._live[exchange]
-            # The memory account may refer to its exchange, and so to the body.
-            memory, exchange.memory = exchange.memory, None
-            if memory is not None:
-                memory.leave()
-            record.total = time.monotonic() - record.began
-            if record.on_finished is not None:
-                record.on_finished()
-            self._services.metrics.request(record)
-            self.log.request(record)
+            self._finish(exchange, record)
 
-    def _refuse_unmatched(self, exchange: Exchange[MemoryAccount], record: Record) -> None:
-        fault, allowed = self._router.unmatched(exchange.request)
-        record.outcome = "refused"
-        self._refuse(exchange, record, None, fault, (("allow", allowed),) if allowed else ())
-
-    def _refuse_error(self, exchange: Exchange[MemoryAccount], record: Record, error: BaseException) -> bool:
-        """Send an error response, if the client is connected. Return False if the error must be raised."""
-        match error:
-            case ClientDisconnected():
-                record.outcome = "gone"
-            case asyncio.CancelledError():
-                if not exchange.interrupted():
-                    return False
-                record.outcome = "gone" if exchange.is_disconnected else "cut"
-                if not exchange.is_disconnected:
-                    self._refuse(exchange, record, None, ENDING)
-            case UnreadableRequest():
-                record.outcome = "refused"
-                self._refuse(exchange, record, error.dialect, error.error.fault)
-            case DragomanError():
-                record.outcome = "refused" if isinstance(error, ClientFault) else "failed"
-                fault = error.fault
-                if not isinstance(error, ClientFault):
-                    record.error = record.error or fault.message  # The log keeps the addresses of upstreams.
-                    fault = self.redactor.upstream_fault(fault)
-                headers = _NO_RETRY if isinstance(error, MissingCredential) else ()
-                self._refuse(exchange, record, self._router.find_dialect(record.dialect), fault, headers)
-            case Exception():  # A bug: the client still gets an error response.
-                record.outcome, record.error = "bug", f"{type(error).__name__}: {error}"
-                self.log.bug(exchange.id, error)
-                self._refuse(exchange, record, None, BUG)
-            case _:
-                return False
-        return True
+    def _finish(self, exchange: Exchange[MemoryAccount], record: Record) -> None:
+        """Release what the request used, and count, settle and log it."""
+        del self._live[exchange]
+        # The memory account may refer to its exchange, and so to the body.
+        memory, exchange.memory = exchange.memory, None
+        if memory is not None:
+            memory.leave()
+        record.total = time.monotonic() - record.began
+        if record.on_finished is not None:
+            record.on_finished()
+        if self.accounting is not None:
+            self.accounting.finish(record)
+        self._services.metrics.request(record)
+        self.log.request(record)
 
     async def _probe(self, exchange: Exchange[MemoryAccount]) -> None:
         if exchange.request.path != _READY:
@@ -476,22 +462,3 @@ class Gateway:
             return await match_in_worker(large, self._router) or self._router.match_model(request)
         check_text(request.body, server.limits)
         return self._router.match(request) or self._router.match_model(request)
-
-    def _refuse(
-        self,
-        exchange: Exchange[MemoryAccount],
-        record: Record,
-        dialect: Dialect | None,
-        fault: Fault,
-        headers: Headers = (),
-    ) -> None:
-        """Send an error response in the client's dialect. If the response has begun, its writer reports the error."""
-        record.error = record.error or fault.message
-        if exchange.is_started:
-            return
-        fault = self.redactor.fault(fault)  # The message of an upstream may quote a key.
-        dialect = dialect or self._router.error_dialect(exchange.request)
-        response = error_response(dialect, fault)
-        record.dialect, record.status = record.dialect or dialect.name, response.status
-        exchange.last = exchange.last or fault.status in _UNREAD
-        exchange.whole(response.status, (*response.headers, *headers), response.body)

@@ -33,6 +33,7 @@ from dragoman.gateway.earlier_responses import check_holder, find_elsewhere, pre
 from dragoman.gateway.explain import SignedRequest
 from dragoman.gateway.large_requests import LargeMatch, LargeRequest
 from dragoman.gateway.limits import base_memory
+from dragoman.gateway.listing import estimate_tokens
 from dragoman.gateway.planning import parse_within_limits, refuse_duplicate_keys, render_planned, token_count_request
 from dragoman.gateway.refusal_reports import schedule_report
 from dragoman.gateway.response_store import (
@@ -64,6 +65,7 @@ _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id", "s
 _LONGEST_HEADER = 256  # characters of a model's name
 _EMPTY = Conversation("", ())
 _WORTH_COUNTING = 16 * 1024  # bytes; the account of a smaller decoded request is not updated when it is released
+_BYTES_PER_TOKEN = 4
 _PLAIN_NODES = 16  # the most JSON values per message of a plain request, its share of the other fields included
 
 
@@ -147,6 +149,14 @@ class ClientRequest:
         ids = {name: value for name, value in headers if name in _SESSION_HEADERS and value}
         return next(ids[name] for name in _SESSION_HEADERS if name in ids) if ids else self.parameters.user
 
+    def estimate_input(self) -> int:
+        """Estimate the tokens of the request. Of one that is not parsed, by its length."""
+        if self.large is not None:
+            return self.large.tokens
+        if self._conversation is None:
+            return len(self.context.exchange.request.body) // _BYTES_PER_TOKEN
+        return estimate_tokens(self._conversation)
+
     async def prepare(self, backend: Backend, model: str, *, counts: bool = False) -> Plan:
         """Plan the request for a target. Raises MalformedRequest, Unrepresentable, WorkerFailed, Overloaded."""
         context, record, prepared = self.context, self.context.record, None
@@ -207,6 +217,7 @@ class ClientRequest:
             ("dragoman-notes", str(len(record.notes))),
             ("dragoman-upstream", backend.name),
             ("dragoman-model", _header_text(record.used_model)),
+            *record.limit_headers,
         )
 
     def request(self, backend: Backend) -> HttpRequest:
@@ -332,6 +343,8 @@ async def run_attempts(context: RequestContext, client_request: ClientRequest, d
     retries = Retries(context.services.retry_settings, client_request.parameters.is_job)
     catalog, model = context.upstreams.catalog, client_request.parameters.model
     targets = catalog.cached.get(model) or await catalog.find(model)
+    if (accounting := context.services.accounting) is not None:
+        targets = await accounting.reserve(context, client_request, targets)
     for target in targets:
         backend, is_bound, is_asked = context.upstreams.by_name[target.upstream.name], False, False
         try:
@@ -446,9 +459,10 @@ async def _attempt(
             context.services.metrics.retries[backend.name, error.fault.kind] += 1
         raise
     finally:
-        record.response = record.progress = None
         if response is not None:
+            record.reads += response.reads
             response.close()
+        record.response = record.progress = None
         if is_inside:
             backend.slots.release()
         permit.close()

@@ -10,11 +10,12 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
 from msgspec import NODEFAULT, Meta, Struct, structs
 
+from dragoman.gateway.account_config import AccountSettings, PriceSettings, StoreSettings, check_store
 from dragoman.gateway.layers import (
     DEFAULT,
     ConfigError,
@@ -51,6 +52,7 @@ from dragoman.translate import TranslationSettings
 
 _PORT = Meta(ge=0, le=65535)
 _DEEPEST = 20
+_UNNAMED = "config"  # the name of a file or mapping without a path, in messages
 _SYNTAX = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)\Z")
 
 
@@ -93,6 +95,9 @@ class Config(Struct, frozen=True, kw_only=True):
     upstreams: dict[str, Upstream]
     routes: Routes
     figures: dict[str, ModelTable]  # by names and patterns of models
+    store: StoreSettings | None  # None: no accounts
+    accounts: AccountSettings
+    prices: PriceSettings
     file: Path | None
     digest: str = ""  # of the text of the file
     warnings: tuple[str, ...] = ()
@@ -140,6 +145,9 @@ class _Top(Struct, frozen=True, kw_only=True):
     models: dict[str, Any] = {}
     routes: list[Any] = []
     default: dict[str, Any] | None = None
+    store: dict[str, Any] | None = None
+    accounts: dict[str, Any] = {}
+    prices: dict[str, Any] = {}
 
 
 # --- reading files and the environment
@@ -153,9 +161,17 @@ def find_file(file: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool
     return app_folders(environ).config_file, False
 
 
-def load_config(file: Path | None, environ: Mapping[str, str], *, flags: Mapping[str, Any] | None = None) -> Config:
-    """Load the configuration: from this file, else DRAGOMAN_CONFIG, else the XDG folder. Raises ConfigError."""
-    return load_with_origins(file, environ, flags=flags).config
+def load_config(
+    source: Path | Mapping[str, Any] | None, environ: Mapping[str, str], *, flags: Mapping[str, Any] | None = None
+) -> Config:
+    """Load the configuration: from this file or mapping, else DRAGOMAN_CONFIG, else the XDG folder.
+
+    Relative paths in a mapping start at the current folder. Raises ConfigError.
+    """
+    if isinstance(source, Mapping):
+        tree = _copied_tree(source)
+        return _with_files(_build(_Parsed(tree, {}, Path.cwd()), environ, flags or {})).config
+    return load_with_origins(source, environ, flags=flags).config
 
 
 def load_with_origins(
@@ -164,7 +180,11 @@ def load_with_origins(
     """Load the configuration with the origin of each value. Raises ConfigError."""
     path, must = find_file(file, environ)
     text = _read(path, must)
-    loaded = build_config(text or "", path if text is not None else None, environ, flags or {})
+    return _with_files(build_config(text or "", path if text is not None else None, environ, flags or {}))
+
+
+def _with_files(loaded: LoadedConfig) -> LoadedConfig:
+    """Return the configuration with the files that it names; those that are only checked must exist."""
     missing = [_missing(key, path, loaded) for key, path in _files(loaded.config) if not path.is_file()]
     if missing:
         raise ConfigError(missing)
@@ -204,14 +224,26 @@ def _missing(key: KeyPath, path: Path, loaded: LoadedConfig) -> Problem:
 # --- pure
 
 
+class _Parsed(Struct, frozen=True):
+    """A configuration file or mapping, parsed; `lines` are those of its keys, relative paths start at `folder`."""
+
+    tree: dict[str, Any]
+    lines: Mapping[KeyPath, int]
+    folder: Path
+    file: Path | None = None
+    digest: str = ""
+
+
 def build_config(text: str, file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> LoadedConfig:
     """Build the configuration from the text of the file, the environment and the flags. Pure. Raises ConfigError."""
-    tree = _parsed(text, file)
-    lines = line_numbers(text)
-    home = app_folders(environ)
-    folder = file.parent if file is not None else home.config
+    folder = file.parent if file is not None else app_folders(environ).config
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest() if file is not None else ""
+    return _build(_Parsed(_parsed(text, file), line_numbers(text), folder, file, digest), environ, flags)
 
-    user_leaves = flatten_tree(tree, Origin("file", str(file or "config")), lines=lines)
+
+def _build(parsed: _Parsed, environ: Mapping[str, str], flags: Mapping[str, Any]) -> LoadedConfig:
+    file, lines, home = parsed.file, parsed.lines, app_folders(environ)
+    user_leaves = flatten_tree(parsed.tree, Origin("file", str(file or _UNNAMED)), lines=lines)
     from_variables, warnings = from_environment(environ, user_leaves, _Top.__struct_fields__)
     user_leaves = merge_layers(user_leaves, from_variables, from_flags(flags))
     if not any(key[0] in ("upstreams", "routes", "default") for key in user_leaves):
@@ -219,12 +251,35 @@ def build_config(text: str, file: Path | None, environ: Mapping[str, str], flags
     leaves = merge_layers(_defaults(user_leaves, home), _presets(user_leaves, environ), user_leaves)
     literals = user_leaves.get(("allow_literal_secrets",))
     allowed = literals is not None and literals.value in (True, "true", "1")
-    reader = ConfigReader(leaves, lines, file, ReferenceContext(environ, folder, home.home), allowed)
-    config = _Assembly(nest_leaves(leaves), reader).config(file, text, tuple(warnings))
+    reader = ConfigReader(leaves, lines, file, ReferenceContext(environ, parsed.folder, home.home), allowed)
+    config = _Assembly(nest_leaves(leaves), reader).config(parsed, tuple(warnings))
     if config is None:
         # In the order of the file; problems from elsewhere come first.
         raise ConfigError(sorted(dict.fromkeys(reader.problems), key=lambda problem: problem.origin.line))
     return LoadedConfig(config, leaves)
+
+
+def _copied_tree(mapping: Mapping[Any, Any], at: KeyPath = ()) -> dict[str, Any]:
+    """Return the mapping of a program as the tree that a file gives: its paths as text, its tuples as lists."""
+    for name in mapping:
+        if not isinstance(name, str):
+            problem = f"the name of a setting must be a text, got {name!r}"
+            raise ConfigError([Problem(dotted_key(at), problem, "", Origin("file", _UNNAMED))])
+    return {name: _copied_value(value, (*at, name)) for name, value in mapping.items()}
+
+
+def _copied_value(value: object, at: KeyPath) -> object:
+    if len(at) > _DEEPEST:
+        raise ConfigError([Problem("", "tables are nested too deeply", "", Origin("file", _UNNAMED))])
+    match value:
+        case Mapping():
+            return _copied_tree(value, at)
+        case list() | tuple():
+            return [_copied_value(item, (*at, index)) for index, item in enumerate(value)]
+        case PurePath():
+            return str(value)
+        case _:
+            return value
 
 
 def _parsed(text: str, file: Path | None) -> dict[str, Any]:
@@ -238,7 +293,7 @@ def _parsed(text: str, file: Path | None) -> dict[str, Any]:
         line = int(found[1]) if found and found[1] else text.count("\n") + 1 if found else 0
         why = _SYNTAX.sub("", str(error))
         column = f", column {found[2]}" if found and found[2] else ""
-        problem = Problem("", f"not valid TOML: {why}{column}", "", Origin("file", str(file or "config"), line))
+        problem = Problem("", f"not valid TOML: {why}{column}", "", Origin("file", str(file or _UNNAMED), line))
     raise ConfigError([problem])
 
 
@@ -247,6 +302,9 @@ def _defaults(user_leaves: Leaves, home: AppFolders) -> Leaves:
     socket, limits = str(home.admin_socket), _default_values(RequestLimits)
     tree["server"] = {**_default_values(Server), "admin_socket": socket, "limits": limits}
     tree["log"] = _default_values(Log)
+    tree["accounts"] = _default_values(AccountSettings)
+    if any(key[0] == "store" for key in user_leaves):
+        tree["store"] = _default_values(StoreSettings)
     for name in _upstream_names(user_leaves):
         tables: dict[str, type[Struct]] = {
             "translation": TranslationSettings,
@@ -289,7 +347,7 @@ class _Assembly:
         self._tree = tree
         self._reader = reader
 
-    def config(self, file: Path | None, text: str, warnings: tuple[str, ...]) -> Config | None:
+    def config(self, parsed: _Parsed, warnings: tuple[str, ...]) -> Config | None:
         reader = self._reader
         top = reader.fields(fields_of(_Top), self._tree, ())
         server = self._server(top["server"]) if "server" in top else None
@@ -299,7 +357,10 @@ class _Assembly:
         routes = self._routes(top, upstreams)
         models = top.get("models", {})
         figures = {name: reader.table(ModelTable, table, ("models", name)) for name, table in models.items()}
-        if reader.problems or server is None or log is None:
+        store = self._store(top.get("store"))
+        accounts = reader.table(AccountSettings, top.get("accounts", {}), ("accounts",))
+        prices = reader.table(PriceSettings, top.get("prices", {}), ("prices",))
+        if reader.problems or server is None or log is None or accounts is None or prices is None:
             return None
         return Config(
             server=server,
@@ -308,8 +369,11 @@ class _Assembly:
             upstreams={name: upstream for name, upstream in upstreams.items() if upstream is not None},
             routes=routes,
             figures={name: table for name, table in figures.items() if table is not None},
-            file=file,
-            digest=hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest() if file is not None else "",
+            store=store,
+            accounts=accounts,
+            prices=prices,
+            file=parsed.file,
+            digest=parsed.digest,
             warnings=warnings,
         )
 
@@ -330,6 +394,12 @@ class _Assembly:
         if values.get("proxy_protocol") and not values.get("trusted_proxies"):
             hint = "set server.trusted_proxies to the addresses of the proxies that send it"
             self._reader.problem(("server", "proxy_protocol"), "the PROXY protocol needs trusted proxies", hint)
+
+    def _store(self, tree: dict[str, Any] | None) -> StoreSettings | None:
+        settings = None if tree is None else self._reader.table(StoreSettings, tree, ("store",))
+        if settings is not None:
+            check_store(settings, lambda key, message, hint: self._reader.problem(("store", key), message, hint))
+        return settings
 
     # --- routes
 

@@ -8,6 +8,8 @@ yet; `attempts.InFlight` is one that was sent and whose response is awaited. No 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct, field
 
 from dragoman.dialects.base import ApiRequest, Dialect
@@ -29,6 +31,9 @@ from dragoman.model.filter import Note
 from dragoman.translate import Plan
 from dragoman.wire.http import Headers, HttpRequest
 
+if TYPE_CHECKING:
+    from dragoman.gateway.accounting import Accounting
+
 JSON_BODY = ("content-type", "application/json")
 
 
@@ -45,6 +50,7 @@ class Services(Struct, frozen=True):
     holders: ResponseHolders = field(default_factory=ResponseHolders)
     shared: SharedResponses = field(default_factory=OneProcess)  # what other processes of this gateway store
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
+    accounting: Accounting | None = None  # None: no store of accounts
 
 
 class RequestContext(Struct, frozen=True):

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from functools import lru_cache
 from typing import cast
 
 from msgspec import structs
 
-from dragoman.dialects.base import SYSTEM_ENVIRONMENT, ApiRequest, Binding
+from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Binding
 from dragoman.errors import BadFrame, DragomanError, Fault, TooLarge, TransportError, UpstreamFault, UpstreamViolation
 from dragoman.gateway.attempts import ClientRequest, InFlight, run_attempts
 from dragoman.gateway.context import JSON_BODY, RequestContext
@@ -29,10 +29,9 @@ from dragoman.gateway.worker_process import WorkerUnavailable
 from dragoman.http.client.client import ClientResponse
 from dragoman.model.conversation import without_messages
 from dragoman.model.events import Failed, ResponseBudget
-from dragoman.response_stream import MAX_WHOLE_REPLY, ResponseTranslator
+from dragoman.response_stream import MAX_WHOLE_REPLY, ResponseTranslator, stream_content_type
 from dragoman.translate import Plan
 from dragoman.wire.http import Headers
-from dragoman.wire.jsonio import Json
 
 _GRACE = 1.0  # seconds for the upstream to end its body after its last event, so that the connection can be reused
 _BARE_ERROR_DELAY = 0.05  # seconds before an error as bare JSON, so that a client reads it as a chunk of its own
@@ -93,7 +92,7 @@ class StreamDelivery:
         self._is_named = False  # whether the id of the response is known
         self._bare = b""  # the bare JSON of an error that ends the stream
         binding, hints = context.client.binding, client_request.parameters.hints
-        kind = _kind(binding, hints.fields) if hints else _usual_kind(cast(Hashable, binding))
+        kind = stream_content_type(binding, hints.fields) if hints else _usual_kind(cast(Hashable, binding))
         headers = (("content-type", kind), *_STREAM_HEADERS)
         keep_alive = context.services.keep_alive
         self._buffer = ResponseBuffer(exchange, headers, self._ping, server.ping, server.hold, keep_alive)
@@ -103,7 +102,7 @@ class StreamDelivery:
         """End a stream that has begun with an error of its dialect. Return False if the caller must report it."""
         buffer = self._buffer
         if buffer.is_released and isinstance(error, asyncio.CancelledError) and not self._exchange.is_disconnected:
-            buffer.end(self._error(ENDING))
+            buffer.end(self._error(self._context.record.end_reason or ENDING))
         elif buffer.is_released and isinstance(error, Exception):
             self._note_broken(error)
             await self._end(self._error(error.fault if isinstance(error, DragomanError) else BUG))
@@ -118,7 +117,8 @@ class StreamDelivery:
             record.status, record.first_byte = 200, buffer.first_at - self._exchange.began
         if (translator := self._translator) is not None:
             record.notes += translator.notes
-            record.usage, record.stop = translator.progress.usage, translator.progress.stop
+            progress = translator.progress
+            record.usage, record.stop, record.has_content = progress.usage, progress.stop, progress.has_content
 
     # --- for the attempts
 
@@ -279,15 +279,9 @@ def _failure(fault: Fault) -> DragomanError:
     return kind(fault.message, fault=fault)
 
 
-def _kind(binding: Binding, hints: Mapping[str, Json]) -> str:
-    """Return the content type of a stream for a client of this binding; hints may choose among framings."""
-    texts = {name: value for name, value in hints.items() if isinstance(value, str)}
-    return binding.wrap(ApiRequest("generate", "model", True, {}, texts)).header("accept") or "application/octet-stream"
-
-
 @lru_cache(64)
 def _usual_kind(binding: Hashable) -> str:
-    return _kind(cast(Binding, binding), {})
+    return stream_content_type(cast(Binding, binding), {})
 
 
 class WholeDelivery:
@@ -324,6 +318,7 @@ class WholeDelivery:
         except TooLarge as error:  # The upstream is to blame, not the client.
             raise BadFrame(str(error)).as_final() from None
         record.mark_first_byte()
+        record.has_content = True
         assert flight.plan is not None  # `mark_started` is never called for a whole response.
         try:
             written = await self._written(flight.plan, flight.saver, body)

@@ -111,7 +111,7 @@ class _Catalogue:
         dialect = target.upstream.dialect
         known = dialect.codec.capabilities(target.model)
         listed = self._figures.get(target.upstream.name, {}).get(target.model, ListedModel(""))
-        configured = _configured(self._config, name) or _configured(self._config, target.model) or ModelTable()
+        configured = figures_of(self._config, name) or figures_of(self._config, target.model) or ModelTable()
         return ModelEntry(
             name,
             target.upstream.name,
@@ -123,7 +123,7 @@ class _Catalogue:
         )
 
 
-def _configured(config: Config, name: str) -> ModelTable | None:
+def figures_of(config: Config, name: str) -> ModelTable | None:
     """Return the limits in the configuration: under the model's name, else under the first pattern that matches."""
     figures = config.figures
     return figures.get(name) or next(

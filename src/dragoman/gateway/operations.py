@@ -22,11 +22,18 @@ def serve(context: RequestContext, matched: MatchedRequest) -> Awaitable[None]:
 
 
 async def _models(context: RequestContext) -> None:
-    catalog, wanted = context.upstreams.catalog, context.call.model
+    catalog, wanted, account = context.upstreams.catalog, context.call.model, context.record.account
     if wanted:
         body = listing.render_model(context.client, await catalog.entry(wanted))
     else:
-        body = listing.render_models(context.client, await catalog.entries())
+        entries = await catalog.entries()
+        if account is not None and (account.models or account.upstreams):
+            entries = [
+                entry
+                for entry in entries
+                if account.allows_model(entry.name) and account.allows_upstream(entry.upstream)
+            ]
+        body = listing.render_models(context.client, entries)
     context.send((JSON_BODY,), body)
 
 

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from dragoman.errors import Fault
 from dragoman.http.addresses import is_loopback
 from dragoman.model.conversation import Stop, Usage
 from dragoman.model.filter import Note
+from dragoman.wire.http import Headers
 
 if TYPE_CHECKING:
     from dragoman.accounts.account import Account
@@ -97,6 +99,8 @@ class LoggedRequest(Struct, frozen=True, omit_defaults=True, gc=False):
     stop: str = ""
     error: str = ""
     client: str = ""  # IP address
+    key: str = ""  # the id of a client key
+    cost_nanodollars: int | None = None
     changes: tuple[Note, ...] = ()  # the notes: rule, action, place, sentence
     failures: tuple[FailedAttempt, ...] = ()
 
@@ -131,11 +135,22 @@ class Record(Struct):
     account: Account | None = None  # of the proven key
     session: str = ""
     cost: int | None = None  # nano-dollars; None: unknown
+    price_version: str = ""
+    request_bytes: int = 0  # of the body
+    input_estimate: int = 0  # tokens; 0 if they were not estimated
+    reads: int = 0  # pieces of the upstream's responses that arrived
+    has_content: bool = False  # of a reply that the client got, or would have got
     # Only while the request runs:
+    end_reason: Fault | None = None  # why the gateway ends it, if not because it is shut down itself
     reservation: Reservation | None = None  # of the limits of the account
+    limit_headers: Headers = ()  # of the response, about those limits
     on_finished: Callable[[], None] | None = None  # called when the response has been sent
     response: ClientResponse | None = None  # of the current attempt
     progress: ResponseProgress | None = None  # of the current stream
+
+    def has_key(self, key_id: str) -> bool:
+        """Return whether the request belongs to this key."""
+        return self.account is not None and self.account.id == key_id
 
     def mark_first_byte(self) -> None:
         """Store the time to the first byte; later calls change nothing."""
@@ -167,6 +182,7 @@ def request_text(entry: LoggedRequest) -> str:
         _after(entry),
         f"{entry.attempts} attempts" if entry.attempts > 1 else "",
         "" if entry.outcome == "ok" else f"{entry.outcome.upper()} {entry.error}".strip(),
+        f"key {entry.key}" if entry.key else "",
         f"from {entry.client}" if entry.client and not is_loopback(entry.client) else "",
         entry.request_id,
     ]

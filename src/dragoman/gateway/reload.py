@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from dragoman.errors import DragomanError
 from dragoman.gateway.access_log import AccessLog
-from dragoman.gateway.config import Config, LoadedConfig, Server
+from dragoman.gateway.config import Config, LoadedConfig
 from dragoman.gateway.layers import KeyPath, Leaves, dotted_key
 from dragoman.gateway.records import Level
 from dragoman.gateway.secrets import ConfiguredSecret
@@ -40,7 +40,7 @@ class Reloader:
         apply: Callable[[Config], Awaitable[None]],
         log: AccessLog,
     ) -> None:
-        self._started, self._current = loaded.config.server, loaded
+        self._started, self._current = loaded.config, loaded
         self._read, self._apply, self._log = read, apply, log
         self._lock = asyncio.Lock()
         self.restart: tuple[str, ...] = ()  # settings of the last reload that need a restart
@@ -61,11 +61,9 @@ class Reloader:
                 self._log.event("error", "reload_refused", why=str(error))
                 return ReloadResult(refused=str(error))
             before, self._current, self.refused = self._current, loaded, ""
-            self.restart = tuple(
-                f"server.{name}" for name in FIXED if _differs(loaded.config.server, self._started, name)
-            )
+            self.restart = tuple(_needing_restart(loaded.config, self._started))
             changed = tuple(dict.fromkeys([*changed_settings(before.leaves, loaded.leaves), *_rotated(before, loaded)]))
-            result = ReloadResult(tuple(name for name in changed if name not in _FIXED_NAMES), self.restart)
+            result = ReloadResult(tuple(name for name in changed if not _is_fixed(name)), self.restart)
             self._report(result, quiet=quiet)
             return result
 
@@ -83,14 +81,22 @@ class Reloader:
 _FIXED_NAMES = frozenset(f"server.{name}" for name in FIXED)
 
 
-def _differs(new: Server, started: Server, name: str) -> bool:
-    return bool(structs.asdict(new)[name] != structs.asdict(started)[name])
+def _is_fixed(name: str) -> bool:
+    return name in _FIXED_NAMES or name.partition(".")[0] == "store"
 
 
-def _with_fixed(config: Config, started: Server) -> Config:
+def _needing_restart(new: Config, started: Config) -> Iterator[str]:
+    """Yield the settings that differ from those with which the process started, and that it cannot change."""
+    values, at_start = structs.asdict(new.server), structs.asdict(started.server)
+    yield from (f"server.{name}" for name in FIXED if values[name] != at_start[name])
+    if new.store != started.store:
+        yield "store"
+
+
+def _with_fixed(config: Config, started: Config) -> Config:
     """Return the configuration with the settings of the running process that cannot change."""
-    fixed = {name: value for name, value in structs.asdict(started).items() if name in FIXED}
-    return structs.replace(config, server=structs.replace(config.server, **fixed))
+    fixed = {name: value for name, value in structs.asdict(started.server).items() if name in FIXED}
+    return structs.replace(config, server=structs.replace(config.server, **fixed), store=started.store)
 
 
 def changed_settings(before: Leaves, after: Leaves) -> Iterator[str]:

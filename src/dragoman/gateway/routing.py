@@ -1,4 +1,4 @@
-"""Routing: find the dialect of a request, and render error responses. Pure.
+"""Routing: find the dialect of a request. Pure.
 
 Each dialect's binding is tried in turn, so a new dialect needs no change here. `targets` finds the upstream.
 """
@@ -11,8 +11,8 @@ from urllib.parse import unquote
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import ApiRequest, Dialect, RequestSummary, TypedRequest
-from dragoman.errors import DragomanError, ErrorKind, Fault, MalformedRequest
-from dragoman.wire.http import HttpRequest, HttpResponse
+from dragoman.errors import DragomanError, Fault, MalformedRequest
+from dragoman.wire.http import HttpRequest
 
 _METHODS = ("POST", "GET")
 _LISTING = "/v1/models"
@@ -109,25 +109,9 @@ class Router:
         return None
 
 
-# --- error responses in the client's dialect
+# --- faults of the gateway itself
 
 
 BUG = Fault("server", "internal error of the gateway; its log has the details under this request id", 500)
+REVOKED = Fault("auth", "the key of this gateway was revoked", 401)
 ENDING = Fault("overloaded", "the gateway is shutting down", 503, retry_after=1.0)
-
-_WAITS: dict[ErrorKind, float] = {"quota": 60.0}  # retry-after of a 429 if the upstream sent none
-_USUAL_WAIT = 2.0
-# Statuses of the gateway's own HTTP checks, which are the same in all dialects.
-_OF_HTTP = frozenset({405, 408, 414, 415, 417, 421, 426, 431, 505})
-
-
-def error_response(dialect: Dialect, fault: Fault) -> HttpResponse:
-    """Return a fault as an HTTP response in the client's dialect. A 429 always has `retry-after`: clients use it."""
-    response = dialect.binding.error_response(fault, dialect.codec.render_fault(fault))
-    bad_gateway = fault.is_violation and fault.status == 502  # also in dialects without this status
-    if fault.status in _OF_HTTP or bad_gateway:
-        return structs.replace(response, status=fault.status)
-    if response.status == 429 and not response.header("retry-after"):
-        wait = str(int(_WAITS.get(fault.kind, _USUAL_WAIT)))
-        return structs.replace(response, headers=(*response.headers, ("retry-after", wait)))
-    return response

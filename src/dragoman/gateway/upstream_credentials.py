@@ -6,7 +6,9 @@ No secret is read before it is needed; `missing_secrets` reads those of variable
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -106,6 +108,29 @@ def credential_problems(upstream: Upstream, environ: Mapping[str, str], *, slow:
     problems = [setting.problem for setting in missing_secrets(upstream, slow=slow)]
     credential = missing_credential(upstream, environ)
     return problems if not credential or credential in problems else [*problems, credential]
+
+
+def report_missing_secrets(
+    upstreams: Iterable[Upstream], environ: Mapping[str, str], warn: Callable[[str], None]
+) -> None:
+    """Read the secrets of upstreams, so that the log redacts them, and call `warn` for each that is missing.
+
+    Commands run in a thread of their own, which does not delay the start or the end of the gateway.
+    """
+    upstreams = [*upstreams]
+    for problem in (each for upstream in upstreams for each in credential_problems(upstream, environ)):
+        warn(problem)
+    if not any(secret.shown.startswith("cmd:") for upstream in upstreams for secret in upstream.secrets()):
+        return
+    loop = asyncio.get_running_loop()
+
+    def run_commands() -> None:
+        for setting in (each for upstream in upstreams for each in missing_secrets(upstream, slow=True)):
+            if setting.secret.is_slow:
+                with suppress(RuntimeError):  # The loop is closed.
+                    loop.call_soon_threadsafe(warn, setting.problem)
+
+    threading.Thread(target=run_commands, name="secrets", daemon=True).start()
 
 
 def missing_credential(upstream: Upstream, environ: Mapping[str, str]) -> str:

@@ -7,7 +7,19 @@ requests and the shares that it still holds in one transaction, some times a sec
     amount - what ended requests used - the shares of all processes
 
 so the sum of what all processes admit never exceeds the amount. The share of a process that was killed counts as used
-until the window of the limit ends: the process may have used it.
+until the window of the limit ends: the process may have used it. A process that calls neither `grant` nor `settle` for
+`LIVE_SECONDS` counts as killed.
+
+    day, month    windows by the calendar, in the time zone of the store. A request counts in the window in which it
+                  was opened, also if it ends later. A share ends with its window.
+    ever          one window without an end
+    minute        no window: what was used becomes less steadily, by the whole amount in a minute. So no more than the
+                  amount can be used at once, and in t minutes at most t + 1 times the amount. What requests take
+                  counts when they begin (`Settlement.taken`), because they may run for minutes.
+    now           requests that run: only shares count, and only those of processes that live
+
+A request may use more than it reserved. `used` counts all of it, so less is left for others. A share that a process
+reports may be below zero then; it counts as zero here, and the next grant first makes up for it.
 
 The ledger is the truth. The sums in `used` are those of its rows, and can be computed from them at any time. A row is
 written exactly once: to settle a request again changes nothing.
@@ -24,16 +36,18 @@ from dragoman.errors import DragomanError
 
 Resource: TypeAlias = Literal["requests", "tokens", "cost", "concurrency"]
 Span: TypeAlias = Literal["minute", "day", "month", "ever", "now"]  # `now` is the span of concurrency, and only of it
+UsageColumn: TypeAlias = Literal["day", "key", "owner", "model", "upstream"]
 GATEWAY_KEY = "gateway"  # the id of the gateway's own key, which needs no store
 ALL = "all"  # the scope of every request
+LIVE_SECONDS = 10.0  # A process that has not called `grant` or `settle` for so long counts as killed.
 
 
 class StoreUnavailable(DragomanError):
     """The store cannot be read or written now: a full disk, a read-only folder, a lock that is held for too long."""
 
 
-class StoreUnusable(DragomanError):
-    """The store cannot be used by this program: a newer schema, a changed migration, a damaged file."""
+class StoreUnusable(StoreUnavailable):
+    """The store cannot be used by this program at all: a newer schema, a changed migration, a damaged file."""
 
 
 class ClientKey(Struct, frozen=True, kw_only=True):
@@ -48,8 +62,9 @@ class ClientKey(Struct, frozen=True, kw_only=True):
     created_at: float
     expires_at: float | None = None
     revoked_at: float | None = None
-    replaces: str = ""  # the id of the key that it was made to replace
-    revision: int = 1  # of the secret that signs AWS requests
+    revision: int = 1  # grows when the secret is replaced
+    former_digest: bytes = b""  # of the secret before the last one
+    former_until: float = 0.0  # until when that one is accepted, too
 
 
 class Limit(Struct, frozen=True):
@@ -77,23 +92,31 @@ class GrantRequest(Struct, frozen=True):
 
 
 class Grant(Struct, frozen=True):
-    """The answer to a `GrantRequest`."""
+    """The answer to a `GrantRequest`.
+
+    `renews_at` is when the limit has more again: the end of a day's or month's window; inf for `ever`; for `now` the
+    present, because a request may end at any time; for a minute, when the share could grow by `need` if it did not
+    grow, else when all of the amount is free again.
+    """
 
     amount: int  # by which the share grew; 0 if the limit has too little left
     allowed: int  # the amount of the limit; -1 if there is no such limit any more: nothing needs a share of it
     left: int  # what no process holds, after this grant
     begins: float  # when the window of this share began, in seconds since the epoch
-    renews_at: float  # when the limit has more again: the end of the window; inf for `ever`
+    renews_at: float
 
 
-class LedgerRow(Struct, frozen=True, kw_only=True):
-    """One request. A row of a request that runs is `open`; `settle` writes the row again when it has ended."""
+class LedgerRow(Struct, frozen=True, gc=False):
+    """One request. A row of a request that runs is `open`; `settle` writes the row again when it has ended.
+
+    A row counts in the window in which its request began, and as a request if an upstream was asked (`attempts`).
+    """
 
     request_id: str
-    state: Literal["open", "ended"] = "ended"
     opened_at: float
     key: str  # its id
     owner: str = ""
+    state: Literal["open", "ended"] = "ended"
     client: str = ""  # IP address
     dialect: str = ""
     operation: str = "generate"
@@ -120,6 +143,11 @@ class LedgerRow(Struct, frozen=True, kw_only=True):
     notes: int = 0
 
     @property
+    def requests(self) -> int:
+        """What counts against a limit of requests: 1 if an upstream was asked, 0 if the gateway refused it."""
+        return 1 if self.attempts else 0
+
+    @property
     def tokens(self) -> int:
         """All tokens that count against a limit of tokens. Reasoning is in the output already."""
         return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
@@ -129,7 +157,12 @@ class Settlement(Struct, frozen=True):
     """What one process reports in one transaction."""
 
     rows: Sequence[LedgerRow]
-    shares: Mapping[LimitId, int]  # what the process still holds of each limit, absolute; not named: unchanged
+    # What the process still holds of each limit, absolute, with what running requests have reserved; of a limit a
+    # minute without it. Not named: unchanged. No grant may be under way: the numbers must contain it.
+    shares: Mapping[LimitId, int]
+    # What requests took of limits a minute since the last settlement, less what they gave back when they ended.
+    # Not named: all that the share has become smaller by.
+    taken: Mapping[LimitId, int] = {}
 
 
 class Settled(Struct, frozen=True):
@@ -142,7 +175,7 @@ class Settled(Struct, frozen=True):
 class UsageQuery(Struct, frozen=True, kw_only=True):
     """A question about usage: sums by these columns."""
 
-    by: tuple[Literal["day", "key", "owner", "model", "upstream"], ...] = ("day",)
+    by: tuple[UsageColumn, ...] = ("day",)
     since: float = 0.0
     until: float | None = None
     key: str = ""  # only this key
@@ -165,6 +198,15 @@ class UsageRow(Struct, frozen=True):
     unpriced: int  # requests whose price is unknown
 
 
+class Repair(Struct, frozen=True):
+    """What `repair` has done."""
+
+    lost: int = 0  # open rows of killed processes, ended with what they had reserved as their usage
+    released: int = 0  # shares of killed processes
+    days: tuple[str, ...] = ()  # whose sums were wrong
+    counters: int = 0  # of limits, that were wrong
+
+
 class Store(Protocol):
     """An engine. Every method may raise StoreUnavailable; then it has changed nothing."""
 
@@ -177,7 +219,7 @@ class Store(Protocol):
     # --- keys and limits
 
     async def find_key(self, digest: bytes) -> ClientKey | None:
-        """Return the key with this digest, revoked or not."""
+        """Return the key with this digest or former digest, valid or not."""
 
     async def key(self, key_id: str) -> ClientKey | None:
         """Return the key with this id."""
@@ -219,3 +261,11 @@ class Store(Protocol):
 
     async def used(self, limit: LimitId) -> tuple[int, int]:
         """Return what ended requests used in the present window of a limit, and the shares of all processes."""
+
+    # --- maintenance
+
+    async def check(self) -> list[str]:
+        """Return what is wrong, a sentence each: damage, and sums that are not those of the rows."""
+
+    async def repair(self) -> Repair:
+        """End the rows of killed processes as `lost`, release their shares, and compute sums anew that are wrong."""

@@ -393,7 +393,7 @@ def test_a_setting_with_an_unknown_value_is_a_misuse() -> None:
     with pytest.raises(LocalMisuse, match=r"^pairing: expected placeholders or merge, got 'pairs'$"):
         KiroCodec(pairing="pairs")  # type: ignore[arg-type]
     with pytest.raises(LocalMisuse, match="pairing"):
-        dragoman.translate_request(body(), source="kiro", target="kiro", pairing="pairs")
+        dragoman.translate_request(body(), source="kiro", target="kiro", pairing="pairs")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

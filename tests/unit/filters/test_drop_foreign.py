@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from msgspec import structs
@@ -349,7 +349,7 @@ def test_anthropic_gets_the_line_as_it_came(system: Any) -> None:
         ("kiro", "keep", True),
     ],
 )
-def test_the_setting_decides(target: str, attribution: str, sent: bool) -> None:
+def test_the_setting_decides(target: str, attribution: Literal["keep", "strip"], sent: bool) -> None:
     body = body_with(blocks(LINE, "Be brief."))
     translation = dragoman.translate_request(body, source="anthropic", target=target, attribution=attribution)
     assert ("billing" in translation.raw.decode()) is sent

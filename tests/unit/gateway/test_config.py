@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 
 from dragoman.errors import LocalMisuse
 from dragoman.gateway import config as tables
+from dragoman.gateway.account_config import AccountSettings, PriceSettings, StoreSettings
 from dragoman.gateway.config import Config, LoadedConfig, build_config, load_config, load_with_origins
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.limits import RequestLimits
@@ -393,6 +394,9 @@ KEYS: dict[str, type[Struct]] = {  # every table of the file, and the Struct tha
     "server": tables.Server,
     "server.limits": RequestLimits,
     "log": tables.Log,
+    "store": StoreSettings,
+    "accounts": AccountSettings,
+    "prices": PriceSettings,
     "upstreams.NAME": UpstreamTable,
     "upstreams.NAME.translation": TranslationSettings,
     "upstreams.NAME.limits": UpstreamLimits,

@@ -20,13 +20,13 @@ import dragoman.dialects as registry
 from bench.instructions import count_instructions
 from dragoman.dialects.base import ApiRequest
 from dragoman.errors import ClientFault, Fault
-from dragoman.gateway.admission import UnprovenPool
 from dragoman.gateway.app import Gateway
 from dragoman.gateway.context import RequestContext
 from dragoman.gateway.limits import MemoryBudget, RequestLimits, Trimmer
 from dragoman.gateway.records import Record
 from dragoman.gateway.response_store import ResponseHolder, ResponseHolders, ResponseStore
 from dragoman.gateway.stored_responses import StoredResponseRequest
+from dragoman.gateway.unproven import UnprovenPool
 from dragoman.http.exchange import Owner
 from dragoman.http.server import serving as roster_module
 from dragoman.http.server.connection import ServerConnection

@@ -29,10 +29,9 @@ from dragoman.errors import (
     Unrepresentable,
     UpstreamFault,
 )
-from dragoman.gateway.admission import Admission
+from dragoman.gateway.admission import Admission, KeyCheck
 from dragoman.gateway.breaker import CooldownActive
 from dragoman.gateway.config import Server
-from dragoman.gateway.key_check import KeyCheck
 from dragoman.gateway.limits import (
     MemoryAccount,
     MemoryBudget,

@@ -339,13 +339,6 @@ def test_what_counts(answer: str, result: str) -> None:
             assert "".join(each.text for each in emitted if isinstance(each, TextOutput)) == answer
 
 
-def test_the_example_runs() -> None:
-    examples = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert examples
-    for example in examples:
-        exec(compile(example, "docs/raw_tools.md", "exec"), {})
-
-
 def test_every_format_has_its_place() -> None:
     assert [name for name in (*FORMAT_NAMES, *FORMAT_ALIASES) if f"`{name}`" not in PAGE] == []
 

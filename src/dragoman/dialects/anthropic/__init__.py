@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dragoman.dialects.anthropic.codec import MODEL_LIST, AnthropicBinding, AnthropicCodec, AnthropicListing
 from dragoman.dialects.anthropic.request import read_typed_request
-from dragoman.dialects.base import Dialect
+from dragoman.dialects.base import Dialect, LimitHeaders
 from dragoman.dialects.kit.binding import TokenCountField
 
 __all__ = ["DIALECT", "AnthropicBinding", "AnthropicCodec"]
@@ -19,4 +19,7 @@ DIALECT = Dialect(
     key_header="x-api-key",
     typed_reader=read_typed_request,
     attribution=True,
+    limit_headers=LimitHeaders(
+        "anthropic-ratelimit-{}-limit", "anthropic-ratelimit-{}-remaining", "anthropic-ratelimit-{}-reset", True
+    ),
 )

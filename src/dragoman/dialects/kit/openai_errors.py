@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from dragoman.dialects.base import LimitHeaders
 from dragoman.dialects.kit.faults import FaultTable
 from dragoman.dialects.kit.values import Object
 from dragoman.errors import ErrorKind, Fault
@@ -258,3 +259,6 @@ def status_of(fault: Fault) -> int:
     ):
         return fault.status
     return _TABLE.default_status(fault.kind)
+
+
+OPENAI_LIMIT_HEADERS = LimitHeaders("x-ratelimit-limit-{}", "x-ratelimit-remaining-{}", "x-ratelimit-reset-{}", False)

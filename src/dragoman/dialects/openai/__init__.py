@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
 from dragoman.dialects.kit.model_lists import OPENAI_MODEL_LIST
+from dragoman.dialects.kit.openai_errors import OPENAI_LIMIT_HEADERS
 from dragoman.dialects.openai.codec import PATH, OpenaiBinding, OpenaiCodec, OpenaiListing
 from dragoman.dialects.openai.shapes import OpenaiSummaryReader
 
@@ -28,5 +29,6 @@ DIALECT = Dialect(
     OpenaiBinding(),
     listing=OpenaiListing(),
     model_list=OPENAI_MODEL_LIST,
+    limit_headers=OPENAI_LIMIT_HEADERS,
     summary_reader=OpenaiSummaryReader(PATH),
 )

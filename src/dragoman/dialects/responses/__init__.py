@@ -17,6 +17,7 @@ from __future__ import annotations
 from dragoman.dialects.base import Dialect
 from dragoman.dialects.kit.binding import TokenCountField
 from dragoman.dialects.kit.model_lists import OPENAI_MODEL_LIST
+from dragoman.dialects.kit.openai_errors import OPENAI_LIMIT_HEADERS
 from dragoman.dialects.responses.codec import ResponsesBinding, ResponsesCodec, ResponsesContinuation, ResponsesStored
 
 __all__ = ["DIALECT", "ResponsesBinding", "ResponsesCodec"]
@@ -27,6 +28,7 @@ DIALECT = Dialect(
     ResponsesBinding(),
     TokenCountField("input_tokens", "response.input_tokens"),
     model_list=OPENAI_MODEL_LIST,
+    limit_headers=OPENAI_LIMIT_HEADERS,
     stored=ResponsesStored(),
     continuation=ResponsesContinuation(),
 )
