@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from dragoman.gateway.sibling_workers import sibling_path
 from dragoman.simulator import Simulator, running_simulator
 from tests.gateway.background_service import BackgroundService, running_service
 from tests.gateway.harness import TOOL_SCHEMA, upstream_config, wait_until
+from tests.gateway.test_accounts import Accounts
 from tests.gateway.worker_harness import Answer, WorkerCrew, start_workers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs SO_REUSEPORT")
@@ -194,6 +196,28 @@ def test_s9_another_owner_gets_nothing(crew: WorkerCrew, service: BackgroundServ
     for number in crew.numbers:
         crew.message(number, "forget", {"owner": "key_of_another", "response": stored.id})
     assert elsewhere(stored, lambda: crew.request(f"/v1/responses/{stored.id}", method="GET")).status == 200
+
+
+def test_s9_another_key_gets_nothing_from_any_worker(
+    chat: Simulator, service: BackgroundService, tmp_path: Path
+) -> None:
+    accounts = Accounts(tmp_path / "store")
+    (ann, _), (bob, _) = accounts.create("ann"), accounts.create("bob")
+    text = f"[store]\nurl = 'sqlite:{accounts.folder}'\n" + upstream_config("chat", "openai", chat.url)
+    text += upstream_config("one", "responses", service.url)
+    text += upstream_config("two", "responses", service.url)  # The only one would be asked for an unknown id.
+    with start_workers(text, 2) as crew:
+        for model in ("chat/m", "one/gpt-5"):  # stored by a worker, and held by an upstream
+            first = crew.ask("a secret", model, key=ann)
+            path, before = f"/v1/responses/{first.id}", len(service.requests)
+            for method, where in (("GET", path), ("DELETE", path), ("POST", f"{path}/cancel")):
+                refused = elsewhere(first, lambda: crew.request(where, method=method, key=bob))  # noqa: B023
+                assert (refused.status, refused.code) == (404, "response_not_found")
+            follow_up = {"previous_response_id": first.id}
+            refused = elsewhere(first, lambda: crew.ask("go on", model, key=bob, **follow_up))  # noqa: B023
+            assert (refused.status, refused.code) == (400, "previous_response_not_found")
+            assert len(service.requests) == before  # the upstream would have answered
+            assert elsewhere(first, lambda: crew.ask("go on", model, key=ann, **follow_up)).status == 200  # noqa: B023
 
 
 def test_s9_an_answer_about_a_large_conversation_is_its_bytes(crew: WorkerCrew) -> None:

@@ -67,20 +67,26 @@ class WorkerCrew:
         return http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=TIMEOUT)
 
     def request(
-        self, path: str, body: Any = None, *, method: str = "POST", connection: http.client.HTTPConnection | None = None
+        self,
+        path: str,
+        body: Any = None,
+        *,
+        method: str = "POST",
+        key: str = KEY,
+        connection: http.client.HTTPConnection | None = None,
     ) -> Answer:
         """Send a request, over a connection of its own unless one is given."""
         used = connection or self.connect()
         try:
-            used.request(method, path, None if body is None else json.dumps(body), {"x-api-key": KEY})
+            used.request(method, path, None if body is None else json.dumps(body), {"x-api-key": key})
             return Answer(self, used.getresponse())
         finally:
             if connection is None:
                 used.close()
 
-    def ask(self, text: str = "hello", model: str = "chat/m", **more: Any) -> Answer:
+    def ask(self, text: str = "hello", model: str = "chat/m", *, key: str = KEY, **more: Any) -> Answer:
         """Send a request of the Responses API."""
-        return self.request("/v1/responses", {"model": model, "input": text, **more})
+        return self.request("/v1/responses", {"model": model, "input": text, **more}, key=key)
 
     def worker_of(self, request_id: str) -> int:
         """Return the number of the worker that has served a request."""

@@ -244,7 +244,7 @@ def url_of(listening: socket.socket) -> str:
 def serve(
     loaded: LoadedConfig,
     *,
-    ready: Callable[[GatewayServer], None] | None = None,
+    ready: Callable[[GatewayServer], None],
     read: Callable[[], LoadedConfig],
     worker: bool = False,
     siblings: Sequence[Path] = (),
@@ -268,23 +268,16 @@ def serve(
     if not worker:  # The parent of a worker has chosen the path.
         socket_path = admin.choose_socket(socket_path, listening.getsockname()[1], partial(warn, "admin_socket"))
 
-    def is_ready() -> None:
-        if ready is not None:
-            ready(running)
-
     async def main() -> None:
-        loop = asyncio.get_running_loop()
-        gateway.reloader = Reloader(loaded, read, gateway.reload, gateway.log)
-        if hasattr(signal, "SIGHUP"):
-            loop.add_signal_handler(signal.SIGHUP, lambda: gateway.run_in_background(_reload(gateway)))
+        _reload_on_signal(gateway, Reloader(loaded, read, gateway.reload, gateway.log))
         if worker:
             _end_with_parent(running)
         with running.signals():
             if siblings:
-                await _serve_with_siblings(running, siblings, socket_path, is_ready)
+                await _serve_with_siblings(running, siblings, socket_path, partial(ready, running))
                 return
             async with admin.serve_admin(gateway, socket_path, config.server.admin_port, partial(warn, "admin_port")):
-                await running.serve(is_ready)
+                await running.serve(partial(ready, running))
 
     gc.freeze()  # Objects that exist now are permanent, so collections can skip them.
     gc.set_threshold(*_COLLECT)
@@ -331,8 +324,14 @@ def _end_with_parent(running: GatewayServer) -> None:
     loop.add_reader(standard_input, read)
 
 
-async def _reload(gateway: Gateway) -> None:
-    await gateway.reload_configuration()
+def _reload_on_signal(gateway: Gateway, reloader: Reloader) -> None:
+    async def reload() -> None:
+        await gateway.reload_configuration()
+
+    gateway.reloader = reloader
+    if hasattr(signal, "SIGHUP"):
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, lambda: gateway.run_in_background(reload()))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
