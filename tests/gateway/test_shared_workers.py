@@ -21,9 +21,9 @@ from dragoman.gateway import admin
 from dragoman.gateway.response_store import PickledConversation
 from dragoman.gateway.server_workers import socket_of
 from dragoman.gateway.sibling_workers import sibling_path
-from dragoman.simulator import Simulator, running_simulator
+from dragoman.simulator import Simulator, parse_script, running_simulator
 from tests.gateway.background_service import BackgroundService, running_service
-from tests.gateway.harness import TOOL_SCHEMA, upstream_config, wait_until
+from tests.gateway.harness import TIMEOUT, TOOL_SCHEMA, upstream_config, wait_for_refusal, wait_until
 from tests.gateway.test_accounts import Accounts
 from tests.gateway.worker_harness import Answer, WorkerCrew, start_workers
 
@@ -130,6 +130,24 @@ def test_s9_a_large_conversation_is_continued_by_another_worker(crew: WorkerCrew
     third = elsewhere(again, lambda: crew.ask(f"and {LONG}", previous_response_id=again.id))  # both are large
     assert third.status == 200 and len(chat.requests[-1].body) > 2 * len(LONG)
     wait_until(lambda: not any(json.loads(crew.admin(each, "/status"))["in_flight_bytes"] for each in crew.numbers))
+
+
+@pytest.mark.parametrize("text", ["first words", LONG], ids=["small", "large"])
+def test_s9_a_retry_and_a_report_have_the_whole_conversation(text: str) -> None:
+    turns = ['parts = [{ text = "well" }]', "status = 503", 'status = 400\nmessage = "no"']
+    script = parse_script('then = "last"\n' + "".join(f"[[turn]]\n{turn}\n" for turn in turns))
+    with (
+        running_simulator("openai", script=script) as chat,
+        start_workers(upstream_config("chat", "openai", chat.url), 2) as crew,
+    ):
+        first = crew.ask(text)
+        with connected_to(crew, first.worker) as connection:
+            body = {"model": "chat/m", "input": "go on", "previous_response_id": first.id}
+            refused = crew.request("/v1/responses", body, connection=connection)
+        _, sent, again = [each for each in chat.requests if each.method == "POST"]
+        assert sent.body == again.body and sent_roles(chat) == ["user", "assistant", "user"]
+        report = wait_for_refusal(crew.state, refused.headers["x-request-id"], TIMEOUT)
+        assert report is not None and text[:1000] in report.sent.body
 
 
 @pytest.mark.parametrize("text", ["short", LONG], ids=["small", "large"])

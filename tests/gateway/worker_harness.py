@@ -57,6 +57,7 @@ class WorkerCrew:
     def __init__(self, process: subprocess.Popen[str], url: str, socket: Path, workers: int, log: Path) -> None:
         self.process, self.url, self.socket, self._log = process, url, socket, log
         self.numbers = range(1, workers + 1)
+        self.state = log.parent / ".local/state/dragoman"
         self._workers: dict[str, int] = {}  # by the part of a request id that belongs to the process
 
     @property
