@@ -206,7 +206,7 @@ def test_s9_another_owner_gets_nothing(crew: WorkerCrew, service: BackgroundServ
         assert b"a secret" in b"".join(answer for _, answer in mine)
         found = [pickle.loads(answer) for _, answer in theirs if answer]
         assert not any(each.conversations or each.bodies or each.items for each in found)
-        # It is known to be held, so that no upstream is asked for it, and nothing else is said.
+        # It is known to be held, so that no upstream is asked for it; nothing else is known.
         [(response_id, holder)] = [row for each in found for row in each.holders.items()]
         assert (response_id, holder.owner, holder.upstream, holder.address, holder.credential) == (
             held.id, "", "", "", "",
@@ -318,7 +318,7 @@ def test_s9_a_worker_that_does_not_respond_counts_as_one_without_the_response(ch
                 body = {"model": "chat/m", "input": "go on", "previous_response_id": first.id}
                 answer = crew.request("/v1/responses", body, connection=connection)
                 assert (answer.status, answer.code) == (400, "previous_response_not_found")
-                # It is told later to forget a response that was deleted meanwhile.
+                # It gets the message later that the response was deleted.
                 assert crew.request(path, method="DELETE", connection=connection).status == 404
             finally:
                 os.kill(stopped, signal.SIGCONT)
