@@ -25,6 +25,7 @@ from bench.measure import BadCell, Results, measure_rounds
 from bench.response_check import WrongResponse
 from bench.scenarios import BY_NAME, FLOOR, LITELLM, OURS, ROUTER, Scenario
 from bench.servers import DirectServer, Gateway, MeasuredServer, NotStarted, RelayServer, Upstream, check_response
+from bench.variants import VARIANTS, Variant, judge
 
 try:
     from uvloop import new_event_loop
@@ -56,11 +57,25 @@ class Bench:
         makers: dict[str, Make] = {OURS: partial(self._dragoman)}
         for source in self._chosen.against:
             makers[f"{OURS} {source.name}"] = partial(self._dragoman, source=source / "src")
+        for variant in self._chosen.variants:
+            makers[f"{OURS} {variant}"] = partial(self._dragoman, variant=VARIANTS[variant])
         return makers
 
-    def _dragoman(self, name: str, *, source: Path | None = None, workers: int = 1, few: bool = False) -> Gateway:
-        folder = self._new_folder()
-        launch = gateways.dragoman(folder, self._upstream.ports, workers=workers, few=few)
+    def _dragoman(
+        self,
+        name: str,
+        *,
+        source: Path | None = None,
+        workers: int = 1,
+        few: bool = False,
+        variant: Variant | None = None,
+    ) -> Gateway:
+        folder, ports = self._new_folder(), self._upstream.ports
+        if variant is None:
+            launch = gateways.dragoman(folder, ports, workers=workers, few=few)
+        else:
+            key = variant.prepare(folder)
+            launch = gateways.dragoman(folder, ports, workers=workers, few=few, settings=variant.settings, key=key)
         return Gateway(name, launch, folder, BY_NAME["A"], source)
 
     def _peers(self) -> dict[str, Make]:
@@ -242,9 +257,16 @@ also writes the figures to build/bench/results.json.""",
         metavar="FOLDER",
         help="another source tree of Dragoman to measure beside this one; may be repeated",
     )
+    parser.add_argument(
+        "--variants",
+        type=listed,
+        default=[],
+        metavar="NAMES",
+        help=f"also measure Dragoman with features turned on: {','.join(VARIANTS)}",
+    )
     parser.add_argument("--docs", action="store_true", help="write the figures into docs/performance.md, and its chart")
     chosen = parser.parse_args()
-    for names, known in ((chosen.only, PARTS), (chosen.peers, gateways.MAKERS)):
+    for names, known in ((chosen.only, PARTS), (chosen.peers, gateways.MAKERS), (chosen.variants, VARIANTS)):
         for name in names:
             if name not in known:
                 parser.error(f"unknown name {name!r}; known: {', '.join(known)}")
@@ -285,6 +307,10 @@ def finished(bench: Bench, chosen: argparse.Namespace) -> int:
     unjudged = report.unjudged(results, requested, bench.absent)
     if unjudged:
         print(f"\nNot judged, because their peers were not measured: {', '.join(unjudged)}.")
+    for variant, figure, value, most in judge(results, chosen.variants):
+        verdict = "holds" if value <= most else "MISSED"
+        print(f"{variant}, {figure}: {value:.3f} times the plain gateway; at most {most:g}: {verdict}")
+        missed += [f"{variant}, {figure}: {value:.3f}, bar {most:g}"] if value > most else []
     for line in missed:
         print(f"MISSED  {line}")
     if chosen.docs:

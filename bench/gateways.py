@@ -58,15 +58,24 @@ def free_port() -> int:
 _DIALECTS = {"anthropic": "anthropic", "kiro": "kiro", "bedrock": "bedrock"}
 
 
-def dragoman(folder: Path, ports: Mapping[str, int], *, workers: int = 1, few: bool = False) -> Launch:
-    """Return how to start Dragoman; with `few`, it has only the upstreams that the peers have too."""
+def dragoman(
+    folder: Path, ports: Mapping[str, int], *, workers: int = 1, few: bool = False, settings: str = "", key: str = KEY
+) -> Launch:
+    """Return how to start Dragoman with these additional settings; clients use `key`.
+
+    With `few`, it has only the upstreams that the peers have too.
+    """
     port = free_port()
     file = _dragoman_config(folder, ports, few=few)
+    file.write_text(settings.replace("{folder}", str(folder)) + file.read_text())
     command = [sys.executable, "-m", "dragoman", "serve", "--config", str(file), "--port", str(port), "--quiet"]
     if workers > 1:
         command += ["--workers", str(workers)]
     env = {"BENCH_KEY": KEY, "HOME": str(folder), "XDG_RUNTIME_DIR": str(folder)}
-    return Launch(command, env, port, PATHS, HEADERS, lambda name: name, workers)
+    headers = {
+        dialect: {name: value.replace(KEY, key) for name, value in each.items()} for dialect, each in HEADERS.items()
+    }
+    return Launch(command, env, port, PATHS, headers, lambda name: name, workers)
 
 
 def _dragoman_config(folder: Path, ports: Mapping[str, int], *, few: bool = False) -> Path:

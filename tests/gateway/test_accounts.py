@@ -16,9 +16,13 @@ from dragoman.accounts import management
 from dragoman.accounts.book import AccountBook
 from dragoman.accounts.keys import aws_secret
 from dragoman.accounts.limit_text import parse_limit
+from dragoman.dialects.anthropic.encoder import parse_usage
+from dragoman.gateway.accounting import kept_for_an_hour
+from dragoman.model.conversation import Usage
 from dragoman.simulator import Simulator, parse_script, running_simulator
 from dragoman.store.interface import ClientKey, LedgerRow, Store, UsageQuery
 from dragoman.store.sqlite.engine import SqliteStore
+from dragoman.wire.jsonio import Json
 from tests.gateway.harness import (
     KEY,
     GatewayHarness,
@@ -314,6 +318,48 @@ def test_another_key_gets_nothing_of_a_stored_response(tmp_path: Path) -> None:
             assert harness.request(path, method="DELETE", key=other)[0] == 404
             assert harness.request("/v1/responses", follow, key=other)[0] in (400, 404)
         assert harness.request(path, method="GET", key=one)[0] == 200
+
+
+PRICES = """
+[[prices]]
+upstream = "one"
+models = ["m"]
+input = "2"
+output = "10"
+source = "the test"
+seen = 2026-11-18
+"""
+
+
+def test_the_cost_of_a_request_is_in_the_ledger_and_counts_against_a_budget(tmp_path: Path) -> None:
+    (tmp_path / "prices.toml").write_text(PRICES)
+    settings = f"[prices]\nfile = '{tmp_path / 'prices.toml'}'"
+    with gateway_with_accounts(tmp_path, dialect="openai", settings=settings) as (harness, accounts, simulator):
+        text, key = accounts.create("one", "cost/month=0.01")
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 100}
+        status, _, answer = harness.request("/v1/chat/completions", body, key=text)
+        assert status == 200, answer
+        [row] = accounts.rows()
+        assert row.cost == 1000 * (2 * row.input_tokens + 10 * row.output_tokens) > 0
+        assert len(row.price_version) == 12
+        assert accounts.run(lambda store: store.used((f"key:{key.id}", "cost", "month")))[0] == row.cost
+        assert harness.log_lines()[0]["cost_nanodollars"] == row.cost
+        dear = {**body, "max_tokens": 100_000}  # a reply of 4,096 tokens is expected: 4.096 cents
+        status, _, answer = harness.request("/v1/chat/completions", dear, key=text)
+        assert status == 429 and "may use 0.01 dollars a month" in json.loads(answer)["error"]["message"]
+        other = {**body, "model": "another"}
+        status, _, answer = harness.request("/v1/chat/completions", other, key=text)
+        assert status == 403 and "is not known: add it to a price file" in json.loads(answer)["error"]["message"]
+        assert simulator.total == 1
+        assert harness.request("/v1/chat/completions", other, key=KEY)[0] == 200
+        assert accounts.rows(4)[-1].cost is None
+
+
+def test_cache_writes_that_are_kept_for_an_hour_are_known() -> None:
+    created: Json = {"ephemeral_5m_input_tokens": 4, "ephemeral_1h_input_tokens": 6}
+    usage = parse_usage({"input_tokens": 1, "output_tokens": 2, "cache_creation": created})
+    assert usage is not None and usage.cache_write == 10 and kept_for_an_hour(usage) == 6
+    assert kept_for_an_hour(Usage(1, 2, cache_write=5)) == 0
 
 
 # --- revocation of running streams

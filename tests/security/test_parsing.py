@@ -24,7 +24,6 @@ import dragoman
 import dragoman.dialects as registry
 from dragoman.conformance.laws import encode_events
 from dragoman.errors import Fault
-from dragoman.gateway.model_names import matches_pattern
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.conversation import Stop, StopReason, Usage
 from dragoman.model.events import (
@@ -39,6 +38,7 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
 )
+from dragoman.model.patterns import matches_pattern
 from dragoman.wire import jsonio
 from tests.anthropic_client import parse_message_stream, parse_sse
 from tests.gateway.harness import GatewayHarness, anthropic_body, openai_body, start_gateway, upstream_config
@@ -239,7 +239,7 @@ def test_point_29_there_are_expressions_to_test() -> None:
 # Routes are tested below; raw tools and markers use alternatives of fixed words, whose linear time has its own tests;
 # the simulator is not a service; a table file is trusted configuration.
 MADE_LATER = {
-    "model_names.py",
+    "patterns.py",
     "jsonio.py",
     "markers.py",
     "literals.py",

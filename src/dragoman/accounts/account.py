@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from math import inf
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from dragoman.model.patterns import matches_pattern
 from dragoman.store.interface import GATEWAY_KEY
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Account(Struct, eq=False):
     is_revoked: bool = False
     shares: tuple[LimitShare, ...] = ()
     needs_estimate: bool = False  # whether a limit counts tokens or cost
+    has_cost_limit: bool = False
     _allowed: dict[str, bool] = field(default_factory=dict)  # answers of `allows_model`
     _replies: dict[str, ReplyLengths] = field(default_factory=dict)  # by model
 
@@ -90,4 +91,4 @@ class Account(Struct, eq=False):
 
 def matches_any(name: str, patterns: Sequence[str]) -> bool:
     """Return whether a name is in a list of names and patterns, as in `models` of an upstream."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    return any(matches_pattern(pattern, name) for pattern in patterns)

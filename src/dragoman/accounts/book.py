@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Literal, TypeAlias
@@ -132,8 +132,13 @@ class AccountBook:
                 await self.store.close()
 
     async def _load_gateway(self) -> None:
-        limits = await self.store.limits((ALL,))
-        self.gateway.shares, self.gateway.needs_estimate = shares_of(limits, self._shares), _counts_tokens(limits)
+        self._set_limits(self.gateway, await self.store.limits((ALL,)))
+
+    def _set_limits(self, account: Account, limits: Sequence[Limit]) -> None:
+        resources = {limit.resource for limit in limits}
+        account.shares = shares_of(limits, self._shares)
+        account.needs_estimate = not resources.isdisjoint(("tokens", "cost"))
+        account.has_cost_limit = "cost" in resources
 
     async def _run(self) -> None:
         while True:
@@ -209,9 +214,8 @@ class AccountBook:
             key.upstreams,
             min((at for at in (key.expires_at, key.revoked_at, *former) if at is not None), default=inf),
             key.revoked_at is not None,
-            shares_of(limits, self._shares),
-            _counts_tokens(limits),
         )
+        self._set_limits(account, limits)
         if seen == self._seen_change:
             if len(self._by_digest) >= _MAX_CACHED:
                 self._forget_all()
@@ -310,10 +314,6 @@ class AccountBook:
                 return
             self._heartbeat_at = now
             self._worked()
-
-
-def _counts_tokens(limits: Iterable[Limit]) -> bool:
-    return any(limit.resource in ("tokens", "cost") for limit in limits)
 
 
 _NAMES = {"requests": "requests", "tokens": "tokens", "cost": "dollars", "concurrency": "requests at once"}

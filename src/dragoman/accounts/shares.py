@@ -38,13 +38,14 @@ class LimitShare:
     """The share of one limit. All accounts to which the limit applies use the same object."""
 
     __slots__ = (
-        "_idle_ticks", "_tick", "_used_before", "_used_now", "allowed", "begins", "free", "index", "left", "limit",
-        "renews_at", "reserved", "taken", "was_changed",
+        "_idle_ticks", "_tick", "_used_before", "_used_now", "allowed", "begins", "free", "has_headers", "index",
+        "left", "limit", "renews_at", "reserved", "taken", "was_changed",
     )  # fmt: skip
 
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
         self.index = RESOURCES.index(limit.resource)
+        self.has_headers = limit.span == "minute" and limit.resource in ("requests", "tokens")  # in responses
         self.allowed = limit.amount
         self.free = limit.amount  # what the store had left at the last grant; for headers and messages
         self.left = self.reserved = 0

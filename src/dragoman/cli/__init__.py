@@ -22,6 +22,7 @@ COMMANDS = {
     "init": "find keys and logins on this machine, and write a configuration",
     "serve": "run the gateway",
     "models": "list the available models, with context windows and limits",
+    "prices": "list what tokens cost, import a price list, or find models without a price",
     "status": "show the state of the running gateway and of its upstreams",
     "log": "print the last requests and events of the running gateway, and follow them",
     "top": "show running requests, rates and upstreams live in the terminal",

@@ -37,9 +37,9 @@ class AccountSettings(Struct, frozen=True, kw_only=True):
 
 
 class PriceSettings(Struct, frozen=True, kw_only=True):
-    """`[prices]`: the file with the user's own prices."""
+    """`[prices]`: the files with the user's own prices, the strongest first."""
 
-    file: Path | None = None
+    file: tuple[Path, ...] = ()
 
 
 def check_store(settings: StoreSettings, problem: Callable[[str, str, str], None]) -> None:

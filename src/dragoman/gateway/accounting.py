@@ -14,24 +14,27 @@ one row. The number of tokens in a piece of a response is learned for each upstr
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from dragoman.accounts.account import Account
 from dragoman.accounts.book import AccountBook
-from dragoman.accounts.shares import NO_RESERVATION, Amounts, LimitShare
+from dragoman.accounts.prices import Price, PriceBook
+from dragoman.accounts.prices_file import load_price_book
+from dragoman.accounts.shares import NO_RESERVATION, RESOURCES, Amounts, LimitShare
 from dragoman.dialects.base import LimitHeaders
 from dragoman.errors import ClientFault, Fault
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.attempts import ClientRequest
-from dragoman.gateway.config import Config
+from dragoman.gateway.config import Config, price_files
 from dragoman.gateway.context import RequestContext
 from dragoman.gateway.listing import figures_of
 from dragoman.gateway.records import Level, Record
 from dragoman.gateway.targets import Target
-from dragoman.model.conversation import Usage
+from dragoman.model.conversation import Usage, parse_token_count
 from dragoman.store.interface import LedgerRow, Store
 from dragoman.wire.http import Headers
 
@@ -43,10 +46,21 @@ _LEARNING = 0.1  # the weight of one response in the average
 class Accounting:
     """The accounts of one gateway, and the estimates that they need."""
 
-    def __init__(self, book: AccountBook, config: Config) -> None:
+    def __init__(self, book: AccountBook, config: Config, prices: PriceBook) -> None:
         self.book = book
-        self.config = config  # a reload replaces it
         self._tokens_per_piece: dict[str, float] = {}  # by upstream
+        self._configure(config, prices)
+
+    def prepare(self, config: Config) -> Callable[[], None]:
+        """Read the prices of another configuration; return a function that applies both. Raises PriceFileError."""
+        return partial(self._configure, config, load_prices(config))
+
+    def _configure(self, config: Config, prices: PriceBook) -> None:
+        self.config, self.prices = config, prices
+        self._providers = {
+            name: prices.provider_of(upstream.base_url, upstream.preset, upstream.dialect.name)
+            for name, upstream in config.upstreams.items()
+        }
 
     # --- before an upstream is asked
 
@@ -77,6 +91,7 @@ class Accounting:
             record.input_estimate = client_request.estimate_input()
             output = self._output_estimate(account, client_request, targets)
             tokens = record.input_estimate + output
+            cost = self._cost_estimate(account, Usage(record.input_estimate, output), targets)
         record.session = client_request.session()
         self.book.begin(record.id, partial(open_row, record, tokens, cost))
         try:
@@ -97,6 +112,21 @@ class Accounting:
         expected = account.reply_lengths(targets[0].model).estimate() or settings.output_estimate
         return expected if most is None else min(most, expected)
 
+    def _cost_estimate(self, account: Account, usage: Usage, targets: Sequence[Target]) -> int:
+        """Return the cost to reserve: that of the most expensive target. Raises ClientFault (403) if none is known."""
+        now, costs = time.time(), list[int]()
+        for target in targets:
+            price = self._price(target.upstream.name, target.model, now)
+            cost = None if price is None else price.cost(usage)
+            if cost is not None:
+                costs.append(cost)
+            elif account.has_cost_limit and self.config.accounts.unpriced == "refuse":
+                raise _unpriced(account, target)
+        return max(costs, default=0)
+
+    def _price(self, upstream: str, model: str, now: float) -> Price | None:
+        return self.prices.find(self._providers.get(upstream, ""), upstream, model, now)
+
     # --- when the request has ended
 
     def finish(self, record: Record) -> None:
@@ -105,6 +135,10 @@ class Accounting:
         if account is None:
             return
         usage = self._usage(record)
+        if record.attempts:
+            price = self._price(record.upstream, record.used_model, time.time())
+            record.cost = None if price is None else price.cost(usage, cache_write_1h=kept_for_an_hour(usage))
+            record.price_version = self.prices.version
         row = ledger_row(record, account, usage)
         used: Amounts = (1 if record.attempts else 0, row.tokens, row.cost or 0, 0)
         self.book.finish(row, record.reservation or NO_RESERVATION, used)
@@ -129,14 +163,33 @@ class Accounting:
         return Usage(usage.input, output, usage.cache_read, usage.cache_write, estimated=True)
 
 
+def _unpriced(account: Account, target: Target) -> ClientFault:
+    message = (
+        f"the key {account.name or account.id} has a limit of cost, and the price of {target.model!r} at the upstream"
+        f" {target.upstream.name} is not known: add it to a price file (docs/prices.md), or set accounts.unpriced"
+    )
+    return ClientFault(message, fault=Fault("permission", message, 403))
+
+
+def kept_for_an_hour(usage: Usage) -> int:
+    """Return how many of the written cache tokens are kept for an hour, which costs more; Anthropic reports it."""
+    created = usage.extra.fields.get("cache_creation") if usage.extra is not None and usage.cache_write else None
+    return parse_token_count(created.get("ephemeral_1h_input_tokens")) if isinstance(created, dict) else 0
+
+
+def load_prices(config: Config) -> PriceBook:
+    """Return the prices of the configuration over the shipped ones. Raises PriceFileError."""
+    return load_price_book(price_files(config, os.environ))
+
+
 def create_accounting(config: Config, state: Path, log: AccessLog, on_revoked: Callable[[str], None]) -> Accounting:
-    """Return the accounts of a configuration with a store, which is not opened yet."""
+    """Return the accounts of a configuration with a store, which is not opened yet. Raises PriceFileError."""
     store = create_store(config, state)
 
     def report(level: Level, message: str) -> None:
         log.event(level, "store", message=message)
 
-    return Accounting(AccountBook(store, report, on_revoked), config)
+    return Accounting(AccountBook(store, report, on_revoked), config, load_prices(config))
 
 
 def create_store(config: Config, state: Path) -> Store:
@@ -149,26 +202,31 @@ def create_store(config: Config, state: Path) -> Store:
 
 def limit_headers(names: LimitHeaders | None, shares: Sequence[LimitShare], now: float | None = None) -> Headers:
     """Return the headers that report limits of a minute: of each resource, the limit with the least left."""
-    if names is None:
+    if names is None or not shares:
         return ()
-    tightest: dict[str, LimitShare] = {}
+    tightest: dict[int, tuple[int, LimitShare]] = {}
     for share in shares:
-        limit = share.limit
-        if limit.span == "minute" and limit.resource in ("requests", "tokens"):
-            other = tightest.get(limit.resource)
-            if other is None or share.remaining < other.remaining:
-                tightest[limit.resource] = share
+        if share.has_headers:
+            remaining, index = share.remaining, share.index
+            if index not in tightest or remaining < tightest[index][0]:
+                tightest[index] = remaining, share
     headers: list[tuple[str, str]] = []
-    for resource, share in tightest.items():
-        wait = 60.0 * (1 - share.remaining / share.allowed) if share.allowed > 0 else 0.0
-        at = (time.time() if now is None else now) + wait
-        reset = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) if names.is_time else _duration(wait)
-        headers += [
-            (names.limit.format(resource), str(share.allowed)),
-            (names.remaining.format(resource), str(share.remaining)),
-            (names.reset.format(resource), reset),
-        ]
+    for index, (remaining, share) in tightest.items():
+        limit, rest, reset = _header_names(names, index)
+        wait = 60.0 * (1 - remaining / share.allowed) if share.allowed > 0 else 0.0
+        headers += ((limit, str(share.allowed)), (rest, str(remaining)))
+        if names.is_time:
+            at = (time.time() if now is None else now) + wait
+            headers.append((reset, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))))
+        else:
+            headers.append((reset, _duration(wait)))
     return tuple(headers)
+
+
+@cache
+def _header_names(names: LimitHeaders, index: int) -> tuple[str, str, str]:
+    resource = RESOURCES[index]
+    return names.limit.format(resource), names.remaining.format(resource), names.reset.format(resource)
 
 
 def _duration(seconds: float) -> str:

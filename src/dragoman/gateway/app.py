@@ -190,6 +190,7 @@ class Gateway:
         key = self.key if self._key_is_given else _key(config)
         await self.start()
         assert self._client is not None
+        apply_accounts = None if self.accounting is None else self.accounting.prepare(config)
         self._warn_of_missing_secrets(config)
         upstreams = Upstreams(config, self._client, self.breaker, state=self._state, log=self.log)
         await upstreams.start()
@@ -198,8 +199,8 @@ class Gateway:
             self._former_keys = [*self._former_keys[-_MAX_FORMER_KEYS:], self.key]
         self.key = key
         self._admission.configure(config.server, self._key_check(key))
-        if self.accounting is not None:
-            self.accounting.config = config
+        if apply_accounts is not None:
+            apply_accounts()
         self._services.refusals.enabled = config.explain
         if config.log != before.log:
             self.log.configure(config.log.format, config.log.level)

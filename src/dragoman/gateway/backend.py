@@ -12,7 +12,6 @@ from msgspec import structs
 from dragoman._version import __version__
 from dragoman.errors import REQUEST_ERROR_KINDS, DragomanError, Fault, TooLarge
 from dragoman.gateway.breaker import CircuitBreaker, Permit
-from dragoman.gateway.model_names import matches_pattern
 from dragoman.gateway.planning import PlanCache
 from dragoman.gateway.redaction import KnownAddress, truncate_text
 from dragoman.gateway.retry_policy import Redirected, Refused, RetryBudget, with_reset
@@ -20,6 +19,7 @@ from dragoman.gateway.upstream_config import TimeoutSettings, Upstream
 from dragoman.gateway.upstream_credentials import MissingSecret, credentials_of, header_settings, proxy_setting
 from dragoman.http.client.client import ClientResponse, ConnectionSlots, HttpClient, HttpTimeouts, TlsSettings
 from dragoman.model.conversation import Conversation
+from dragoman.model.patterns import matches_pattern
 from dragoman.upstream.credentials import ClosableCredential, Credential
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json

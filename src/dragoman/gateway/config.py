@@ -19,15 +19,12 @@ from dragoman.gateway.account_config import AccountSettings, PriceSettings, Stor
 from dragoman.gateway.layers import (
     DEFAULT,
     ConfigError,
-    KeyPath,
     Leaves,
     Origin,
     Problem,
-    dotted_key,
     flatten_tree,
     from_environment,
     from_flags,
-    line_numbers,
     merge_layers,
     nest_leaves,
     suggest_name,
@@ -49,6 +46,7 @@ from dragoman.gateway.upstream_config import (
 )
 from dragoman.http.addresses import is_loopback, is_network
 from dragoman.translate import TranslationSettings
+from dragoman.wire.toml_lines import KeyPath, dotted_key, line_numbers
 
 _PORT = Meta(ge=0, le=65535)
 _DEEPEST = 20
@@ -207,12 +205,23 @@ def _read(path: Path, must: bool) -> str | None:
 
 
 def _files(config: Config) -> list[tuple[KeyPath, Path]]:
-    return [
+    upstreams: list[tuple[KeyPath, Path]] = [
         (("upstreams", name, *key), path)
         for name, upstream in config.upstreams.items()
         for key, path in ((("ca_file",), upstream.ca_file), (("simulator", "script"), upstream.simulator.script))
         if path is not None
     ]
+    return [*((("prices", "file"), path) for path in config.prices.file), *upstreams]
+
+
+def price_files(config: Config, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the user's price files, the strongest first.
+
+    They are the configured ones, else prices.toml beside the configuration, else the one in the usual folder.
+    """
+    beside = [config.file.with_name("prices.toml")] if config.file is not None else []
+    usual = [path for path in (*beside, app_folders(environ).price_file) if path.is_file()]
+    return config.prices.file or tuple(usual[:1])
 
 
 def _missing(key: KeyPath, path: Path, loaded: LoadedConfig) -> Problem:
@@ -359,7 +368,7 @@ class _Assembly:
         figures = {name: reader.table(ModelTable, table, ("models", name)) for name, table in models.items()}
         store = self._store(top.get("store"))
         accounts = reader.table(AccountSettings, top.get("accounts", {}), ("accounts",))
-        prices = reader.table(PriceSettings, top.get("prices", {}), ("prices",))
+        prices = reader.table(PriceSettings, as_lists(top.get("prices", {}), ("file",)), ("prices",))
         if reader.problems or server is None or log is None or accounts is None or prices is None:
             return None
         return Config(

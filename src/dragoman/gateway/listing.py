@@ -12,10 +12,10 @@ import dragoman.dialects as registry
 from dragoman.dialects.base import Dialect, ListedModel, ModelListing
 from dragoman.errors import UnknownModel
 from dragoman.gateway.config import Config, ModelTable
-from dragoman.gateway.model_names import matches_pattern
 from dragoman.gateway.targets import LONGEST_QUOTED, NameList, Target
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation
+from dragoman.model.patterns import matches_pattern
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.gateway.model_names import matches_pattern
+from dragoman.model.patterns import matches_pattern
 
 SIMULATOR = "simulator"
 

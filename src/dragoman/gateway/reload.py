@@ -14,9 +14,10 @@ from msgspec import Struct, structs
 from dragoman.errors import DragomanError
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.config import Config, LoadedConfig
-from dragoman.gateway.layers import KeyPath, Leaves, dotted_key
+from dragoman.gateway.layers import Leaves
 from dragoman.gateway.records import Level
 from dragoman.gateway.secrets import ConfiguredSecret
+from dragoman.wire.toml_lines import KeyPath, dotted_key
 
 FIXED = ("host", "port", "workers", "admin_socket", "admin_port")  # settings of [server] that need a restart
 NOT_RELOADABLE = "this gateway reads no configuration file again: it belongs to `dragoman run`. Start the client again."

@@ -15,9 +15,10 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec import NODEFAULT, Struct, structs
 
-from dragoman.gateway.layers import DEFAULT, KeyPath, Leaves, Origin, Problem, dotted_key, suggest_name
+from dragoman.gateway.layers import DEFAULT, Leaves, Origin, Problem, suggest_name
 from dragoman.gateway.secret_sources import BadReference, ReferenceContext, expand_path
 from dragoman.gateway.secrets import REMEDY, ConfiguredSecret, literal_secret, parse_reference
+from dragoman.wire.toml_lines import KeyPath, dotted_key
 
 S = TypeVar("S", bound=Struct)
 

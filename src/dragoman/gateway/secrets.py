@@ -174,6 +174,11 @@ class AppFolders(Struct, frozen=True):
         return self.config / "config.toml"
 
     @property
+    def price_file(self) -> Path:
+        """The price file of the user."""
+        return self.config / "prices.toml"
+
+    @property
     def key_file(self) -> Path:
         """The file of the gateway key, which is created on the first run."""
         return self.state / "key"

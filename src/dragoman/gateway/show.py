@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from dragoman.gateway.access_log import CONTROL
-from dragoman.gateway.layers import KeyPath, Leaf, Leaves, Origin, dotted_key
+from dragoman.gateway.layers import Leaf, Leaves, Origin
 from dragoman.gateway.secrets import MASK, show_reference
 from dragoman.gateway.upstream_config import UpstreamTable, is_secret_header
+from dragoman.wire.toml_lines import KeyPath, dotted_key
 
 _KEYS = UpstreamTable.__struct_fields__
 _TABLES = ("server", "log", "upstreams", "models", "routes", "default")

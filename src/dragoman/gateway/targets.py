@@ -15,15 +15,9 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dragoman.errors import MalformedRequest, UnknownModel
-from dragoman.gateway.model_names import (
-    compiled_pattern,
-    first_chat_model,
-    is_pattern,
-    is_small,
-    matches_pattern,
-    spelling_key,
-)
+from dragoman.gateway.model_names import first_chat_model, is_small, spelling_key
 from dragoman.gateway.upstream_config import Upstream
+from dragoman.model.patterns import compiled_pattern, is_pattern, matches_pattern
 
 LONGEST_QUOTED = 200  # characters of a client's text that an error quotes
 _MOST_SHOWN = 10  # names and patterns in an error

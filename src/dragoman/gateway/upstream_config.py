@@ -19,13 +19,14 @@ from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import FORMAT_ALIASES, FORMAT_NAMES
 from dragoman.filters.raw_tools.table import FILE_PREFIX, TableFileError, is_file_choice, load_table_file
-from dragoman.gateway.layers import DEFAULT, ConfigError, KeyPath, Leaves, Problem, dotted_key, suggest_name
+from dragoman.gateway.layers import DEFAULT, ConfigError, Leaves, Problem, suggest_name
 from dragoman.gateway.presets import PRESETS, SIMULATOR
 from dragoman.gateway.schema import ConfigReader, InvalidValue, fields_of
 from dragoman.gateway.secret_sources import expand_path
 from dragoman.gateway.secrets import ConfiguredSecret, plain_value
 from dragoman.http.addresses import is_loopback, proxy_variable
 from dragoman.translate import TranslationSettings, configure_dialect
+from dragoman.wire.toml_lines import KeyPath, dotted_key
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 LoginSource: TypeAlias = Literal["auto", "store", "ide", "cli", "aws"]
@@ -124,6 +125,7 @@ class Upstream(Struct, frozen=True, kw_only=True):
 
     name: str
     dialect: Dialect
+    preset: str = ""
     kind: Literal["http", "simulator"] = "http"
     base_url: str = ""
     region: str = ""
@@ -223,6 +225,7 @@ class _UpstreamBuilder:
         return Upstream(
             name=name,
             dialect=dialect,
+            preset=table.preset or "",
             kind="simulator" if simulated else "http",
             base_url=address,
             region=table.region or "",

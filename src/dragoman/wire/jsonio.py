@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -68,6 +69,7 @@ DECODE_ERRORS = (msgspec.MsgspecError, RecursionError, ValueError)
 _TOO_DEEP = "nested too deeply"
 
 _plain_decode: Callable[[bytes | str], Json] = msgspec.json.Decoder().decode
+_exact_decode = msgspec.json.Decoder(float_hook=Decimal).decode
 _plain_encode = msgspec.json.Encoder(enc_hook=_as_plain).encode
 _QUOTE = 0x22
 _ODD_ESCAPE = re.compile(rb'\\[^\\"nrtbf]')  # an escape that msgspec does not write, or a rare control character
@@ -83,6 +85,14 @@ def decode(data: bytes | str) -> Json:
         return _plain_decode(data)
     except DECODE_ERRORS as error:
         return _decode_surrogates(data, error)
+
+
+def decode_exact(data: bytes) -> object:
+    """Decode one JSON text with every number that has a decimal point as a Decimal. Raises JsonError."""
+    try:
+        return _exact_decode(data)
+    except DECODE_ERRORS as error:
+        raise _to_json_error(error, len(data)) from None
 
 
 def try_decode(data: bytes | str) -> Json:

@@ -16,16 +16,9 @@ from hypothesis import strategies as st
 from dragoman.cli import config as command
 from dragoman.errors import MalformedRequest, UnknownModel
 from dragoman.gateway.config import Config, build_config
-from dragoman.gateway.layers import (
-    DEFAULT,
-    KeyPath,
-    flatten_tree,
-    from_environment,
-    line_numbers,
-    merge_layers,
-    nest_leaves,
-)
+from dragoman.gateway.layers import DEFAULT, flatten_tree, from_environment, merge_layers, nest_leaves
 from dragoman.http.addresses import is_loopback, proxy_variable
+from dragoman.wire.toml_lines import KeyPath, line_numbers
 from tests.growth import check_linear_growth
 
 SET_UP = """

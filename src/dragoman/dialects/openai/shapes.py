@@ -155,7 +155,9 @@ def _plain_request(body: bytes) -> RequestSummary | None:
         return None
     usage = options is not UNSET and options.include_usage
     extra = None if options is UNSET else EXTRAS.extra_of({"stream_options": {"include_usage": usage}})
-    conversation = Conversation(model, (), stream=stream is True, user=user, extra=extra)
+    limits = (request.max_tokens, request.max_completion_tokens)
+    longest = next((limit for limit in limits if limit is not UNSET), None)
+    conversation = Conversation(model, (), max_tokens=longest, stream=stream is True, user=user, extra=extra)
     return RequestSummary(conversation, len(texts), (absent, stream, usage, len(user)))
 
 
