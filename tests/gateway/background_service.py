@@ -71,6 +71,7 @@ class BackgroundService:
         self.bodies: list[Any] = []
         self.jobs: dict[str, str] = {}  # id -> status
         self.trouble: list[str | int] = []
+        self.retry_after = ""  # seconds; sent with every refusal
         self.reads: bytes | None = None  # the response to every GET
         self.cut_after: int | None = None  # sequence number of the last event before a stream is cut
 
@@ -96,6 +97,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(raw)))
+        if status >= 400 and self.service.retry_after:
+            self.send_header("retry-after", self.service.retry_after)
         self.end_headers()
         self.wfile.write(raw)
 

@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.gateway import serve
 from dragoman.gateway.access_log import logged_request
-from dragoman.gateway.admin import _MAX_CONNECTIONS, admin_listener
+from dragoman.gateway.admin import MAX_CONNECTIONS, admin_listener
 from dragoman.gateway.admission import TrustedProxies
 from dragoman.gateway.app import Gateway
 from dragoman.gateway.layers import ConfigError
@@ -264,7 +264,7 @@ def test_s8_silent_admin_connections_are_limited() -> None:
     async def run() -> None:
         server = admin_listener(None, is_private=False)  # type: ignore[arg-type]
         port = await server.listen("127.0.0.1", 0)
-        open_now = [await asyncio.open_connection("127.0.0.1", port) for _ in range(_MAX_CONNECTIONS)]
+        open_now = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         with suppress(ConnectionResetError):
             assert await reader.read() == b""

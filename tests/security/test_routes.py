@@ -12,16 +12,21 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import dragoman.dialects as registry
+from dragoman._version import __version__
 from dragoman.cli import doctor_checks
 from dragoman.cli.doctor_checks import CheckContext
 from dragoman.gateway import admin
 from dragoman.gateway.admission import HeadCheck
+from dragoman.gateway.breaker import CircuitBreaker
+from dragoman.gateway.response_store import ResponseHolders, ResponseStore
 from dragoman.gateway.serve import running_gateway
+from dragoman.gateway.worker_sharing import WorkerSharing
 from dragoman.wire.http import HttpRequest
 from tests.gateway.harness import KEY, GatewayHarness, anthropic_body, parse_config, start_gateway
 from tests.gateway.socket_client import serve_bytes
@@ -149,6 +154,21 @@ def test_route_inventory_the_admin_plane_is_ten_routes() -> None:
             if serve_bytes(plane.answer, head).startswith(b"HTTP/1.1 200"):
                 answered.add((method, path))
     assert answered == ADMIN
+
+
+def test_route_inventory_a_worker_has_three_more_routes_on_its_private_socket() -> None:
+    services: Any = SimpleNamespace(response_store=ResponseStore(), holders=ResponseHolders())
+    routes = WorkerSharing([], services, CircuitBreaker()).routes
+    assert set(routes) == {f"/workers/{__version__}/{name}" for name in ("find", "forget", "cooldowns")}
+    for path in routes:
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\ncontent-length: 2\r\n\r\n[]".encode()
+        for is_private in (True, False):
+            answer = serve_bytes(admin.Admin(AdminStub(), is_private=is_private).answer, head)
+            assert answer.startswith((b"HTTP/1.1 401", b"HTTP/1.1 405"))  # one process, and the port
+        worker = admin.Admin(AdminStub(), is_private=True, routes=routes)
+        assert serve_bytes(worker.answer, head).startswith((b"HTTP/1.1 400", b"HTTP/1.1 503"))  # it has not started yet
+        foreign = head.replace(b"host: localhost", b"host: localhost\r\norigin: http://a.example")
+        assert serve_bytes(worker.answer, foreign).startswith(b"HTTP/1.1 421")
 
 
 @pytest.mark.parametrize("name", sorted(PATHS))

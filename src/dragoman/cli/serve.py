@@ -72,13 +72,15 @@ def run(arguments: Namespace) -> int:
 def _serve(loaded: LoadedConfig, read: Callable[[], LoadedConfig], arguments: Namespace) -> int:
     from dragoman.gateway import serve  # slow to load, and not needed to report a bad configuration
 
-    config = loaded.config
-    if config.server.workers == 1 or arguments.worker:
-        worker = arguments.worker is not None
-        ready = partial(_announce, config, quiet=arguments.quiet, first=arguments.worker in (None, 1))
-        return serve.serve(loaded, ready=ready, read=read, worker=worker)
-    from dragoman.gateway.server_workers import serve_workers
+    config, number = loaded.config, arguments.worker
+    if number is None and config.server.workers == 1:
+        return serve.serve(loaded, ready=partial(_announce, config, quiet=arguments.quiet, first=True), read=read)
+    from dragoman.gateway.server_workers import serve_workers, sibling_sockets
 
+    if number is not None:
+        ready = partial(_announce, config, quiet=arguments.quiet, first=number == 1)
+        siblings = sibling_sockets(config.server.admin_socket, number, config.server.workers)
+        return serve.serve(loaded, ready=ready, read=read, worker=True, siblings=siblings)
     gc.enable()
     command = [sys.executable, "-m", "dragoman", "serve", "--quiet", "--host", config.server.host]
     command += ["--config", str(arguments.config)] if arguments.config else []

@@ -2,7 +2,8 @@
 
 It is served on a private Unix socket, which only the user who runs the gateway can open. A loopback port is opened only
 if configured: it requires the gateway's key on every route and is read-only. The port for clients has no admin routes.
-The command line uses `send_admin_request` to query a running gateway.
+The command line uses `send_admin_request` to query a running gateway. Workers of one gateway talk to each other through
+further routes of their private sockets (`worker_sharing`).
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ import math
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from time import monotonic, time
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from msgspec import structs
 
-from dragoman.errors import DragomanError, LocalMisuse
+from dragoman.errors import ClientFault, DragomanError, LocalMisuse
 from dragoman.gateway.activity import Activity, summarize_activity
 from dragoman.gateway.admission import KeyCheck
 from dragoman.gateway.recent import LogPage, LogQuery
@@ -43,8 +44,11 @@ _POLL = 0.1  # seconds between two looks at the recent log, while a reader follo
 _KEEP_ALIVE = 5.0  # seconds after which a reader of a silent log gets an empty line
 _STALE = 60.0  # seconds after which a socket that no process listens on is removed
 _MAX_RESPONSE_BYTES = 64 * 1024 * 1024
-_MAX_CONNECTIONS = 32  # Each takes a file descriptor that clients could use.
+MAX_CONNECTIONS = 32  # Each takes a file descriptor that clients could use.
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of a worker to another
 _HOST = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?")  # allowed values of the Host header
+WorkerRoutes: TypeAlias = Mapping[str, Callable[[bytes], bytes | None]]  # the answer to a message, None: not now
+_NO_ROUTES: WorkerRoutes = {}
 _JSON, _METRICS, _PLAIN = "application/json", "text/plain; version=0.0.4; charset=utf-8", "text/plain; charset=utf-8"
 
 
@@ -90,16 +94,20 @@ class Admin:
     """Handles one request per connection.
 
     Only the user who runs the gateway can open the private socket (`is_private`): it needs no key and allows changes.
+    `routes` are those of a worker for its siblings, which keep their connections.
     """
 
-    def __init__(self, gateway: ManagedGateway, *, is_private: bool) -> None:
+    def __init__(self, gateway: ManagedGateway, *, is_private: bool, routes: WorkerRoutes = _NO_ROUTES) -> None:
         self._gateway = gateway
-        self._is_private = is_private
+        self._is_private, self._routes = is_private, routes
 
     async def answer(self, exchange: HttpExchange) -> None:
         """Handle one request, and close its connection."""
         request = exchange.request
         refusal = self._refusal(request)
+        if refusal is None and request.method == "POST" and (route := self._routes.get(request.path)) is not None:
+            await _answer_worker(exchange, route)
+            return
         exchange.last = True
         if refusal is None and request.method == "GET" and request.path == "/log":
             await self._send_log(exchange)
@@ -182,6 +190,18 @@ class Admin:
             query = structs.replace(query, cursor=page.cursor, last=None)
 
 
+async def _answer_worker(exchange: HttpExchange, route: Callable[[bytes], bytes | None]) -> None:
+    """Answer a message of another worker."""
+    try:
+        answer = route(await exchange.body(MAX_MESSAGE_BYTES))
+    except (ClientFault, jsonio.JsonError) as error:
+        exchange.last = True
+        exchange.whole(400, (("content-type", _PLAIN),), f"{error}\n".encode())
+        return
+    kind = (("content-type", "application/octet-stream"),)
+    exchange.whole(503 if answer is None else 200, kind, answer or b"")
+
+
 def _control(name: str, fields: dict[str, Json]) -> bytes:
     """Return a line about the log itself."""
     return jsonio.encode({"control": name, **fields}) + b"\n"
@@ -211,16 +231,22 @@ def _is_for_loopback(request: HttpRequest) -> bool:
 
 @asynccontextmanager
 async def serve_admin(
-    gateway: ManagedGateway, path: Path | None, port: int | None = None, warn: Callable[[str], None] | None = None
+    gateway: ManagedGateway,
+    path: Path | None,
+    port: int | None = None,
+    warn: Callable[[str], None] | None = None,
+    *,
+    routes: WorkerRoutes = _NO_ROUTES,
+    most: int = MAX_CONNECTIONS,
 ) -> AsyncIterator[None]:
-    """Listen on the socket and the port inside the `async with` block.
+    """Listen on the socket and the port inside the `async with` block. The socket serves `routes`, too.
 
     Raises LocalMisuse if another gateway uses the socket, OSError if it cannot be created. With `warn`, a port in use
     is a warning instead of an OSError.
     """
     listeners: list[Listener] = []
     if path is not None and hasattr(socket, "AF_UNIX"):
-        listeners.append(admin_listener(gateway, is_private=True))
+        listeners.append(admin_listener(gateway, is_private=True, routes=routes, most=most))
         await listeners[-1].listen_at(_bind_private(path))
     if port is not None:
         listeners.append(admin_listener(gateway, is_private=False))
@@ -240,9 +266,15 @@ async def serve_admin(
                 path.unlink(missing_ok=True)
 
 
-def admin_listener(gateway: ManagedGateway, *, is_private: bool) -> Listener:
+def admin_listener(
+    gateway: ManagedGateway,
+    *,
+    is_private: bool,
+    routes: WorkerRoutes = _NO_ROUTES,
+    most: int = MAX_CONNECTIONS,
+) -> Listener:
     """Return a listener that serves the admin interface; it does not listen yet."""
-    return Listener(HttpServer(Admin(gateway, is_private=is_private).answer), most=_MAX_CONNECTIONS)
+    return Listener(HttpServer(Admin(gateway, is_private=is_private, routes=routes).answer), most=most)
 
 
 def choose_socket(path: Path, port: int, warn: Callable[[str], None]) -> Path:

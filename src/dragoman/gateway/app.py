@@ -17,13 +17,12 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from msgspec import structs
 
 import dragoman.dialects as registry
 from dragoman._version import __version__
-from dragoman.dialects.base import ApiRequest, Dialect
+from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.activity import Activity, measure_activity
@@ -59,12 +58,12 @@ from dragoman.wire.jsonio import Json
 
 if TYPE_CHECKING:
     from dragoman.gateway.accounting import Accounting
+    from dragoman.gateway.worker_sharing import WorkerSharing
 
 _READY = "/readyz"
 # Of operators, and of clients: Claude Code requests `/` or `/api/hello` to learn whether the address answers.
 _PROBES = frozenset({"/healthz", _READY, "/", "/api/hello"})
 _TEXT = (("content-type", "text/plain; charset=utf-8"),)
-_ONE_MODEL = "/v1/models/"
 _POOL_LIMITS = PoolLimits(connections=sys.maxsize)  # `ConnectionSlots` of each upstream limit the connections.
 _MAX_FORMER_KEYS = 4
 
@@ -152,6 +151,14 @@ class Gateway:
                 upstreams = Upstreams(self._config, self._client, self.breaker, state=self._state, log=self.log)
                 await upstreams.start()
                 self.upstreams = upstreams
+
+    def share_with(self, siblings: Sequence[Path]) -> WorkerSharing:
+        """Share earlier responses and cooldowns with other workers, which listen at these admin sockets."""
+        from dragoman.gateway.worker_sharing import WorkerSharing  # noqa: PLC0415  only with several workers
+
+        sharing = WorkerSharing(siblings, self._services, self.breaker)
+        self._services = structs.replace(self._services, shared=sharing.responses)
+        return sharing
 
     async def stop(self) -> None:
         """Stop background tasks, credentials, the worker process, connections and the log."""
@@ -455,15 +462,6 @@ class Gateway:
         server = self._config.server
         if is_large(request.body, server.offload):
             large = LargeRequest(self.worker, exchange, server)
-            return await match_in_worker(large, self._router) or self._one_model(request)
+            return await match_in_worker(large, self._router) or self._router.match_model(request)
         check_text(request.body, server.limits)
-        return self._router.match(request) or self._one_model(request)
-
-    def _one_model(self, request: HttpRequest) -> MatchedRequest | None:
-        """Match `GET /v1/models/ID`, which some bindings do not define."""
-        if request.method != "GET" or not request.path.startswith(_ONE_MODEL):
-            return None
-        listed = structs.replace(request, path=_ONE_MODEL.rstrip("/"))
-        matched = self._router.match(listed)
-        wanted = unquote(request.path.removeprefix(_ONE_MODEL))
-        return matched and structs.replace(matched, call=ApiRequest("models", wanted, False, None))
+        return self._router.match(request) or self._router.match_model(request)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Protocol
 from urllib.parse import quote
 
@@ -26,20 +26,26 @@ from dragoman.errors import (
     MalformedRequest,
     UpstreamFault,
 )
-from dragoman.filters.request import server_state_error
 from dragoman.gateway.backend import Backend
 from dragoman.gateway.breaker import Permit
 from dragoman.gateway.context import PreparedRequest, RequestContext
-from dragoman.gateway.explain import ExplainJob, PendingReport, SignedRequest
-from dragoman.gateway.jobs import PlanJob
+from dragoman.gateway.earlier_responses import check_holder, find_elsewhere, prefer_holders
+from dragoman.gateway.explain import SignedRequest
 from dragoman.gateway.large_requests import LargeMatch, LargeRequest
 from dragoman.gateway.limits import base_memory
 from dragoman.gateway.listing import estimate_tokens
 from dragoman.gateway.planning import parse_within_limits, refuse_duplicate_keys, render_planned, token_count_request
-from dragoman.gateway.response_store import PickledConversation, ResponseHolder, ResponseSaver, item_references
+from dragoman.gateway.refusal_reports import schedule_report
+from dragoman.gateway.response_store import (
+    NOTHING_FOUND,
+    FoundResponses,
+    PickledConversation,
+    ResponseHolder,
+    ResponseSaver,
+    item_references,
+)
 from dragoman.gateway.retry_policy import (
     REQUEST,
-    Refused,
     Retries,
     failure_reason,
     is_unknown_there,
@@ -53,7 +59,7 @@ from dragoman.model.conversation import Conversation, without_messages
 from dragoman.model.filter import Note
 from dragoman.translate import Plan, plan
 from dragoman.upstream.credentials import Credential, with_headers
-from dragoman.wire.http import HttpRequest, HttpResponse
+from dragoman.wire.http import HttpRequest
 
 _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id", "session_id", "x-session-affinity")
 _LONGEST_HEADER = 256  # characters of a model's name
@@ -70,7 +76,18 @@ class ClientRequest:
     large one by the worker process; any other is parsed at once.
     """
 
-    __slots__ = ("_call", "_conversation", "_exact", "_plain", "context", "large", "parameters", "prepared", "signed")
+    __slots__ = (
+        "_call",
+        "_conversation",
+        "_exact",
+        "_found",
+        "_plain",
+        "context",
+        "large",
+        "parameters",
+        "prepared",
+        "signed",
+    )
 
     def __init__(self, context: RequestContext, matched: MatchedRequest) -> None:
         """Raises MalformedRequest, TooLarge."""
@@ -80,6 +97,7 @@ class ClientRequest:
         self._conversation: Conversation | None = None  # with its messages, until it is sent
         self.prepared: PreparedRequest | None = None  # for the current target, until it is sent
         self.signed: SignedRequest | None = None  # the last request that was sent, for `explain`
+        self._found: FoundResponses | None = None  # stored by other processes; None: they were not asked
         self.large = matched.large if isinstance(matched, LargeMatch) else None
         plain, limits = matched.plain, context.upstreams.config.server.limits
         fits = plain is not None and plain.message_count <= min(limits.messages, limits.nodes // _PLAIN_NODES)
@@ -90,8 +108,11 @@ class ClientRequest:
             self.parameters = self._plain.conversation
         else:
             self.parameters = without_messages(self.read())
-            if self.parameters.previous_id is not None:
-                self._continue_large()
+
+    @property
+    def found(self) -> FoundResponses:
+        """What other processes store of the earlier responses that the request refers to."""
+        return self._found or NOTHING_FOUND
 
     def read(self) -> Conversation:
         """Return the whole conversation, parsed if needed. Raises MalformedRequest, TooLarge, Overloaded."""
@@ -108,15 +129,18 @@ class ClientRequest:
             context.memory.hold("decoded", shape.memory)
         return self._conversation
 
-    def _continue_large(self) -> None:
-        """Let the worker process plan a request that continues a large conversation."""
+    async def _find_earlier(self) -> None:
+        """Ask other processes for what the request refers to; let the worker process plan a large conversation."""
         context, server = self.context, self.context.upstreams.config.server
-        services = context.services
-        if services.worker is None or not server.offload:
+        services, is_large = context.services, self.large is not None
+        items = self.large.items if self.large is not None else item_references(context.client, self.read())
+        self._found = await find_elsewhere(context, self.parameters, items)
+        if is_large or services.worker is None or not server.offload:
             return
-        if isinstance(services.response_store.earlier(context.exchange.owner, self.parameters), PickledConversation):
+        earlier = services.response_store.earlier(context.exchange.owner, self.parameters, self._found)
+        if isinstance(earlier, PickledConversation):
             self.large = LargeRequest(services.worker, context.exchange, server)
-            self.large.set_parameters(self.parameters, item_references(context.client, self.read()))
+            self.large.set_parameters(self.parameters, items)
             self._conversation = None
 
     def session(self) -> str:
@@ -137,10 +161,12 @@ class ClientRequest:
         """Plan the request for a target. Raises MalformedRequest, Unrepresentable, WorkerFailed, Overloaded."""
         context, record, prepared = self.context, self.context.record, None
         record.upstream, record.upstream_dialect, record.used_model = backend.name, backend.dialect.name, model
+        if self.parameters.server_state and self._found is None:
+            await self._find_earlier()
         if self.large is not None:
             store = context.services.response_store
             try:
-                prepared = await self.large.prepare(context.client, backend, model, store, counts=counts)
+                prepared = await self.large.prepare(context.client, backend, model, store, self.found, counts=counts)
                 self.parameters = prepared.plan.original
             except WorkerUnavailable:  # This process plans the request.
                 self.large = None
@@ -164,7 +190,13 @@ class ClientRequest:
                 planned = plan(client, backend.dialect, conversation, model=model, settings=settings)
             else:
                 planned, saver = context.services.response_store.plan(
-                    context.exchange.owner, client, backend.dialect, conversation, model=model, settings=settings
+                    context.exchange.owner,
+                    client,
+                    backend.dialect,
+                    conversation,
+                    model=model,
+                    settings=settings,
+                    found=self.found,
                 )
         except RecursionError:
             raise MalformedRequest("nested too deeply") from None
@@ -268,6 +300,9 @@ class InFlight(Struct):
         client_request, context = self.client_request, self.client_request.context
         client_request.prepared = client_request._conversation = client_request._plain = None
         client_request.parameters = _EMPTY
+        if client_request._found is not None:
+            context.memory.free(client_request._found.size)
+            client_request._found = None
         if client_request.large is not None:
             client_request.large.forget()
         if not context.services.refusals.enabled:
@@ -316,7 +351,7 @@ async def run_attempts(context: RequestContext, client_request: ClientRequest, d
             translated = (await client_request.prepare(backend, target.model)).translated
             is_bound = translated.needs_same_service
             if translated.server_state:
-                _check_holder(context, backend, translated)
+                check_holder(context, backend, translated, client_request.found)
             del translated  # releases the messages
             is_asked = True
             await _ask_target(
@@ -364,7 +399,7 @@ async def _ask_target(
     if len(credentials) > 1:
         credentials = backend.credentials(client_request.session(), model)
         if client_request.parameters.server_state:
-            _prefer_holders(context, client_request, backend, credentials)
+            prefer_holders(context, client_request.parameters, backend, credentials, client_request.found)
     backend.budget.recent.add(time.monotonic(), REQUEST)
     failure: DragomanError | None = None
     while True:
@@ -415,10 +450,10 @@ async def _attempt(
             backend.failures, backend.last_ok_at = 0, time.time()
         else:
             failed = UpstreamFault("", fault=fault)
-            _explain(context, client_request, backend, response, failed)
+            schedule_report(context, client_request, backend, response, failed)
             backend.record_failure(permit, failed)
     except DragomanError as error:
-        _explain(context, client_request, backend, response, error)
+        schedule_report(context, client_request, backend, response, error)
         if not isinstance(error, ClientFault | PoolExhausted | WorkerFailed):
             backend.record_failure(permit, error)
             context.services.metrics.retries[backend.name, error.fault.kind] += 1
@@ -453,54 +488,3 @@ def _mark_failed(context: RequestContext, backend: Backend, credential: str, err
     reason, status = failure_reason(error)
     message = context.services.log.redactor.message(error.fault.message)
     context.record.mark_failed(backend.name, credential, reason, error.fault.kind, status, message)
-
-
-def _check_holder(context: RequestContext, backend: Backend, translated: Conversation) -> None:
-    """Raise Unrepresentable if the request continues a response of another upstream or of another client."""
-    for reference in translated.server_state:
-        holder = context.services.holders.find(reference.reply_id)
-        if holder is None:
-            continue
-        if holder.address != backend.base_url or holder.owner != context.exchange.owner:
-            raise server_state_error(reference)
-
-
-def _prefer_holders(
-    context: RequestContext, client_request: ClientRequest, backend: Backend, credentials: list[Credential]
-) -> None:
-    """Move the credentials to the front that got the response which this request continues."""
-    holders = [context.services.holders.find(each.reply_id) for each in client_request.parameters.server_state]
-    preferred = {holder.credential for holder in holders if holder is not None and holder.upstream == backend.name}
-    credentials.sort(key=lambda each: each.name not in preferred)
-
-
-def _explain(
-    context: RequestContext,
-    client_request: ClientRequest,
-    backend: Backend,
-    received: ClientResponse | None,
-    error: DragomanError,
-) -> None:
-    """Schedule a report about a refusal, to be written when the response has been sent. The last refusal counts."""
-    services, exchange = context.services, context.exchange
-    if not services.refusals.enabled or not isinstance(error, UpstreamFault):
-        return
-    if isinstance(error, Refused):
-        refusal = error.response
-    elif received is not None and received.status:  # The stream began with status 200 and contains an error.
-        refusal = HttpResponse(received.status, received.headers, backend.dialect.codec.render_fault(error.fault))
-    else:
-        return
-    model, large = context.record.used_model, client_request.large
-    if large is not None:
-        job = large.job(backend, model, services.response_store)
-    else:
-        head = structs.replace(exchange.request, body=b"")
-        job = PlanJob(head, context.upstreams.bounds, backend.dialect, model, backend.upstream.settings)
-    names, secrets = (exchange.id, context.client.name, backend.name), services.log.redactor.known()
-    explain_job = ExplainJob(job, names, client_request.signed, refusal, error.fault, secrets)
-    worker = None if large is None else large.worker
-    pending = PendingReport(
-        explain_job, context.client, exchange.request.body, services.response_store, exchange.owner, worker
-    )
-    context.record.on_finished = partial(services.report_queue.add, pending, services.refusals)

@@ -5,7 +5,8 @@
 
 Both are a `Cooldown` of a scope: an upstream, one of its credentials, and a family of models or all of them. The time
 that an upstream names is a hint: during the cooldown one request per five minutes is sent as a probe, and a probe that
-succeeds ends the cooldown. `attempts` calls `enter` before each request. `cooldown_file` saves cooldowns on disk.
+succeeds ends the cooldown. `attempts` calls `enter` before each request. `cooldown_file` saves cooldowns on disk, and
+`shared_cooldowns` shares them with other processes.
 """
 
 from __future__ import annotations
@@ -101,13 +102,14 @@ class SavedCooldown(Struct, frozen=True):
 class Cooldown:
     """One scope that gets no requests but probes. `until` is infinite for an open breaker: only a probe ends it."""
 
-    __slots__ = ("kind", "probe_at", "probing", "scope", "since", "until", "wait", "why")
+    __slots__ = ("is_own", "kind", "probe_at", "probing", "scope", "since", "until", "wait", "why")
 
     def __init__(self, scope: CooldownScope, kind: str, why: str, since: float) -> None:
         self.scope, self.kind, self.why, self.since = scope, kind, why, since
         self.until = self.probe_at = math.inf
         self.wait = 0.0
         self.probing = False
+        self.is_own = True  # this process began it; False: another one did, and has logged it
 
     @property
     def cooling(self) -> bool:
@@ -211,11 +213,17 @@ def _ignore_end(cooldown: Cooldown, why: str) -> None:
     """Ignore that a cooldown ends."""
 
 
+def _ignore_change(scope: CooldownScope, at: float, cooldown: Cooldown | None) -> None:
+    """Ignore that a cooldown changes."""
+
+
 class CircuitBreaker:
     """All cooldowns of one process.
 
     `changed` is called when a cooldown begins or ends that is saved on disk; `on_begin` and `on_end` for every cooldown
-    that begins, or changes its kind, and that ends.
+    that begins, or changes its kind, and that ends. `on_change` is called for each change that other processes should
+    know, with the time from which it counts and the cooldown (None: it has ended). A scope without a credential means
+    all scopes of that upstream, and one without an upstream all scopes.
     """
 
     def __init__(
@@ -230,6 +238,7 @@ class CircuitBreaker:
         self.changed: Callable[[], None] = lambda: None
         self.on_begin: Callable[[Cooldown], None] = _ignore_begin
         self.on_end: Callable[[Cooldown, str], None] = _ignore_end
+        self.on_change: Callable[[CooldownScope, float, Cooldown | None], None] = _ignore_change
         self.clock, self._wall, self._redact = clock, wall, redact
         self.cooldowns: dict[CooldownScope, Cooldown] = {}
         self.counts: dict[CooldownScope, _Counts] = {}
@@ -251,6 +260,7 @@ class CircuitBreaker:
             raise CooldownActive(self._sentence(longest, ready), ready, hinted=hinted, cause=longest.kind)
         for cooldown in cooldowns:
             cooldown.probing = True
+            self.on_change(cooldown.scope, now, cooldown)
         return Permit(self, scope, now, cooldowns)
 
     def seconds_until_ready(self, upstream: str, credential: str, model: str) -> float:
@@ -267,8 +277,7 @@ class CircuitBreaker:
         for each in (scope, scope._replace(family="")):
             cooldown = self.cooldowns.get(each)
             if cooldown is not None and cooldown.is_over(now):
-                self._end(cooldown, "its time is over")
-                self.changed()
+                self._expire(cooldown)
             elif cooldown is not None:
                 active.append(cooldown)
         return tuple(active)
@@ -277,8 +286,13 @@ class CircuitBreaker:
         """End the cooldowns whose time is over."""
         now = self.clock()
         for cooldown in [each for each in self.cooldowns.values() if each.is_over(now)]:
-            self._end(cooldown, "its time is over")
-            self.changed()
+            self._expire(cooldown)
+
+    def _expire(self, cooldown: Cooldown) -> None:
+        del self.cooldowns[cooldown.scope]
+        if cooldown.is_own:
+            self.on_end(cooldown, "its time is over")
+        self.changed()
 
     def _end(self, cooldown: Cooldown, why: str) -> None:
         del self.cooldowns[cooldown.scope]
@@ -292,6 +306,7 @@ class CircuitBreaker:
             cooldown = self.cooldowns.get(each)
             if cooldown is not None and cooldown.since < since:
                 self._end(cooldown, "a request succeeded")
+                self.on_change(each, since, None)
                 if cooldown.cooling:
                     self.changed()
 
@@ -315,6 +330,7 @@ class CircuitBreaker:
             cooldown = self._begin(scope, fault, now)
             cooldown.wait = self.settings.first_probe
             cooldown.probe_at = now + cooldown.wait
+            self.on_change(scope, now, cooldown)
             self.on_begin(cooldown)
 
     def _cool(self, scope: CooldownScope, fault: Fault, seconds: float) -> None:
@@ -324,6 +340,7 @@ class CircuitBreaker:
         cooldown.until = now + min(seconds, self.settings.longest)
         cooldown.probe_at = min(cooldown.until, now + self.settings.cooling_probe)
         self.changed()
+        self.on_change(scope, now, cooldown)
         if not is_known:
             self.on_begin(cooldown)
 
@@ -338,17 +355,23 @@ class CircuitBreaker:
                 self._begin(cooldown.scope, fault, now)
                 cooldown.wait = min(cooldown.wait * 2, settings.last_probe)
                 cooldown.probe_at = now + cooldown.wait
+            self.on_change(cooldown.scope, now, cooldown)
 
     def _begin(self, scope: CooldownScope, fault: Fault, now: float) -> Cooldown:
         """Begin a cooldown, or update the one that exists."""
         # The message is redacted before it is cut: the pattern of a secret does not match a part of it.
         why = self._redact(" ".join(fault.message.split()))[:_LONGEST_WHY]
+        cooldown = self._place(scope)
+        cooldown.kind, cooldown.why, cooldown.since, cooldown.is_own = fault.kind, why, now, True
+        return cooldown
+
+    def _place(self, scope: CooldownScope) -> Cooldown:
+        """Return the cooldown of a scope, a new one if it has none; the one with the next probe makes room."""
         cooldown = self.cooldowns.get(scope)
         if cooldown is None:
             if len(self.cooldowns) >= MAX_SCOPES:
                 del self.cooldowns[min(self.cooldowns.values(), key=lambda each: each.probe_at).scope]
-            cooldown = self.cooldowns[scope] = Cooldown(scope, fault.kind, why, now)
-        cooldown.kind, cooldown.why, cooldown.since = fault.kind, why, now
+            cooldown = self.cooldowns[scope] = Cooldown(scope, "", "", 0.0)
         return cooldown
 
     def count(self, scope: CooldownScope) -> _Counts:
@@ -357,6 +380,24 @@ class CircuitBreaker:
             del self.counts[next(iter(self.counts))]
         counts = self.counts[scope] = _Counts(WindowCounter(self.settings.window, 1.0))
         return counts
+
+    # --- changes that other processes report: they are neither logged nor reported again
+
+    def adopt(self, reported: Cooldown) -> None:
+        """Begin a cooldown that another process began, or update it. A probe of this process goes on."""
+        is_new = reported.scope not in self.cooldowns
+        cooldown = self._place(reported.scope)
+        cooldown.kind, cooldown.why, cooldown.since = reported.kind, reported.why, reported.since
+        cooldown.until, cooldown.probe_at, cooldown.wait = reported.until, reported.probe_at, reported.wait
+        if is_new:
+            cooldown.is_own = False
+        self.changed()
+
+    def drop(self, scope: CooldownScope) -> None:
+        """End a cooldown that another process ended, and forget the failures before it."""
+        self.counts.pop(scope, None)
+        if self.cooldowns.pop(scope, None) is not None:
+            self.changed()
 
     # --- for status, metrics and `dragoman cooldown`
 
@@ -368,6 +409,7 @@ class CircuitBreaker:
         for scope in [scope for scope in self.counts if upstream in ("", scope.upstream)]:
             del self.counts[scope]
         self.changed()
+        self.on_change(CooldownScope(upstream, ""), self.clock(), None)
         return len(cleared)
 
     def describe(self, upstream: str = "") -> list[Json]:
@@ -431,7 +473,8 @@ class CircuitBreaker:
             left = min(each.until - wall, self.settings.longest)
             if left > 0 and len(self.cooldowns) < MAX_SCOPES:
                 scope = CooldownScope(each.upstream, each.credential, each.family)
-                cooldown = self.cooldowns[scope] = Cooldown(scope, each.kind, each.why[:_LONGEST_WHY], now)
+                since = now - max(wall - each.since, 0.0)
+                cooldown = self.cooldowns[scope] = Cooldown(scope, each.kind, each.why[:_LONGEST_WHY], since)
                 cooldown.until = now + left
                 cooldown.probe_at = min(cooldown.until, now + self.settings.cooling_probe)
                 self.on_begin(cooldown)

@@ -23,6 +23,7 @@ from dragoman.gateway.records import Record
 from dragoman.gateway.response_buffer import KeepAlive
 from dragoman.gateway.response_store import ResponseHolders, ResponseSaver, ResponseStore
 from dragoman.gateway.retry_policy import RetrySettings
+from dragoman.gateway.shared_responses import OneProcess, SharedResponses
 from dragoman.gateway.upstreams import Upstreams
 from dragoman.gateway.worker_process import WorkerProcess
 from dragoman.http.exchange import Exchange
@@ -47,6 +48,7 @@ class Services(Struct, frozen=True):
     worker: WorkerProcess | None = None  # parses large requests
     response_store: ResponseStore = field(default_factory=ResponseStore)
     holders: ResponseHolders = field(default_factory=ResponseHolders)
+    shared: SharedResponses = field(default_factory=OneProcess)  # what other processes of this gateway store
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
     accounting: Accounting | None = None  # None: no store of accounts
 

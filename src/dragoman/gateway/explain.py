@@ -28,7 +28,7 @@ from dragoman.gateway.jobs import ParsedRequest, PlanJob, make_plan
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.planning import render_planned
 from dragoman.gateway.redaction import Redactor
-from dragoman.gateway.response_store import ResponseStore, item_references
+from dragoman.gateway.response_store import NOTHING_FOUND, FoundResponses, ResponseStore, item_references
 from dragoman.gateway.secrets import make_private_folder, read_private, remove_parts, write_private
 from dragoman.gateway.worker_process import WorkerProcess, WorkerUnavailable
 from dragoman.http.addresses import parse_base_url
@@ -258,6 +258,12 @@ class PendingReport(Struct, frozen=True):
     response_store: ResponseStore  # to find the conversation that the request continues
     owner: Owner
     worker: WorkerProcess | None  # builds the report; None: a thread does
+    found: FoundResponses = NOTHING_FOUND  # what other processes store
+
+    @property
+    def size(self) -> int:
+        """The bytes that the report keeps in memory."""
+        return len(self.body) + len(self.job.response.body) + self.found.size
 
 
 class ReportQueue:
@@ -281,7 +287,7 @@ class ReportQueue:
 
     def add(self, case: PendingReport, log: RefusalLog) -> None:
         """Add a report to the queue."""
-        size = len(case.body) + len(case.job.response.body)
+        size = case.size
         if len(self._cases) >= self._most or self._bytes + size > self._most_bytes:
             self.dropped += 1
             return
@@ -315,7 +321,7 @@ class ReportQueue:
             finally:
                 if self._cases:  # `close` may have emptied the queue.
                     self._cases.popleft()
-                    self._bytes -= len(case.body) + len(case.job.response.body)
+                    self._bytes -= case.size
 
 
 async def _keep(case: PendingReport, log: RefusalLog) -> None:
@@ -326,9 +332,9 @@ async def _keep(case: PendingReport, log: RefusalLog) -> None:
         await loop.run_in_executor(None, log.write, request_id, data)
         return
     known, items = await loop.run_in_executor(None, _read, case)
-    owner, memory = case.owner, case.response_store
-    stored_items = {item_id: blocks for item_id in items if (blocks := memory.item(owner, item_id)) is not None}
-    plan = structs.replace(case.job.plan, earlier=memory.earlier(owner, known.conversation), items=stored_items)
+    owner, memory, found = case.owner, case.response_store, case.found
+    earlier = memory.earlier(owner, known.conversation, found)
+    plan = structs.replace(case.job.plan, earlier=earlier, items=memory.items(owner, items, found))
     job = structs.replace(case.job, plan=plan)
     await loop.run_in_executor(None, lambda: log.write(request_id, encode_report(build_report(job, known))))
 

@@ -15,7 +15,7 @@ from dragoman.gateway.context import PreparedRequest
 from dragoman.gateway.jobs import PlanJob, PlanResult, ReadJob, ReadResult
 from dragoman.gateway.limits import MemoryAccount, check_text
 from dragoman.gateway.planning import Bounds
-from dragoman.gateway.response_store import ResponseStore
+from dragoman.gateway.response_store import NOTHING_FOUND, FoundResponses, ResponseStore
 from dragoman.gateway.routing import MatchedRequest, Router, UnreadableRequest
 from dragoman.gateway.worker_process import WorkerProcess, WorkerUnavailable
 from dragoman.http.exchange import Exchange
@@ -39,7 +39,7 @@ class LargeRequest:
         self.worker, self.limits = worker, server.limits
         self._bounds, self._memory, self._owner = Bounds.of(server), exchange.memory, exchange.owner
         self._head, self._body, self._id = structs.replace(request, body=b""), request.body, exchange.id
-        self._items: tuple[str, ...] = ()
+        self.items: tuple[str, ...] = ()  # ids of items of earlier responses that it refers to
         self._parameters: Conversation | None = None
         self._refusal: DragomanError | None = None
         self.tokens = 0  # the estimate, for a request to count tokens
@@ -55,7 +55,7 @@ class LargeRequest:
 
     def set_parameters(self, parameters: Conversation | None, items: tuple[str, ...]) -> None:
         """Set the conversation without its messages, and the ids of the items that it refers to."""
-        self._parameters, self._items = parameters, items
+        self._parameters, self.items = parameters, items
 
     def parameters(self) -> Conversation:
         """Return the conversation without its messages. Raises MalformedRequest, TooLarge."""
@@ -64,19 +64,33 @@ class LargeRequest:
         assert self._parameters is not None  # `read` or `set_parameters` was called.
         return self._parameters
 
-    def job(self, backend: Backend, model: str, memory: ResponseStore, *, counts: bool = False) -> PlanJob:
-        """Return the job to plan the request for this target."""
+    def job(
+        self,
+        backend: Backend,
+        model: str,
+        memory: ResponseStore,
+        found: FoundResponses = NOTHING_FOUND,
+        *,
+        counts: bool = False,
+    ) -> PlanJob:
+        """Return the job to plan the request for this target; `found` is what other processes store."""
         owner, parameters = self._owner, self.parameters()
-        items = {item_id: blocks for item_id in self._items if (blocks := memory.item(owner, item_id)) is not None}
-        earlier = memory.earlier(owner, parameters)
+        items, earlier = memory.items(owner, self.items, found), memory.earlier(owner, parameters, found)
         settings = backend.upstream.settings
         return PlanJob(self._head, self._bounds, backend.dialect, model, settings, earlier, items, counts)
 
     async def prepare(
-        self, client: Dialect, backend: Backend, model: str, memory: ResponseStore, *, counts: bool = False
+        self,
+        client: Dialect,
+        backend: Backend,
+        model: str,
+        memory: ResponseStore,
+        found: FoundResponses = NOTHING_FOUND,
+        *,
+        counts: bool = False,
     ) -> PreparedRequest:
         """Plan the request for a target. Raises ClientFault, WorkerFailed, Overloaded, WorkerUnavailable."""
-        job = self.job(backend, model, memory, counts=counts)
+        job = self.job(backend, model, memory, found, counts=counts)
         result, body = await self.worker.run_job(job, self._id, self._body, known=True)
         planned: PlanResult = result
         notes: list[Note] = []

@@ -59,6 +59,19 @@ class PickledConversation(Struct, frozen=True):
 StoredConversation: TypeAlias = Conversation | PickledConversation
 
 
+class FoundResponses(Struct, frozen=True):
+    """What other processes of the gateway sent about earlier responses, each by its id (`shared_responses`)."""
+
+    conversations: Mapping[str, StoredConversation] = {}
+    bodies: Mapping[str, bytes] = {}  # the responses as they were sent
+    items: Mapping[str, Sequence[Block]] = {}
+    holders: Mapping[str, ResponseHolder] = {}
+    size: int = 0  # bytes that were received
+
+
+NOTHING_FOUND = FoundResponses()
+
+
 def whole_conversation(request: Conversation, blocks: tuple[Block, ...]) -> Conversation:
     """Return a request and the blocks of its response as one conversation, without tools and sampling settings."""
     messages = (*request.messages, Message("assistant", blocks)) if blocks else request.messages
@@ -212,11 +225,18 @@ class ResponseStore:
         stored = self._entries.get((owner, response_id))
         return None if stored is None else stored.response
 
-    def item(self, owner: str, item_id: str) -> Sequence[Block] | None:
+    def has_item(self, owner: str, item_id: str) -> bool:
+        """Return whether an output item of a stored response has this id."""
+        self._tidy()
+        return (owner, item_id) in self._items
+
+    def item(self, owner: str, item_id: str, found: FoundResponses = NOTHING_FOUND) -> Sequence[Block] | None:
         """Return the blocks of an output item of a stored response; None if it is unknown."""
         self._tidy()
         place = self._items.get((owner, item_id))
-        return None if place is None else [as_earlier(block) for block in self._entries[place].items[item_id]]
+        if place is None:
+            return found.items.get(item_id)
+        return [as_earlier(block) for block in self._entries[place].items[item_id]]
 
     def _tidy(self) -> None:
         """Remove expired responses, and the oldest ones while a limit is exceeded."""
@@ -250,10 +270,11 @@ class ResponseStore:
         *,
         model: str,
         settings: TranslationSettings,
+        found: FoundResponses = NOTHING_FOUND,
     ) -> tuple[Plan, ResponseSaver | None]:
         """Plan a request with the conversation it continues; return a saver if its response is to be stored.
 
-        Raises ClientFault.
+        `found` is what other processes store. Raises ClientFault.
         """
         continued, conversation = continued_plan(
             client,
@@ -261,14 +282,25 @@ class ResponseStore:
             request,
             model=model,
             settings=settings,
-            earlier=self.earlier(owner, request),
-            find=lambda item_id: self.item(owner, item_id),
+            earlier=self.earlier(owner, request, found),
+            find=lambda item_id: self.item(owner, item_id, found),
         )
         return continued, None if conversation is None else self.saver(owner, client, conversation)
 
-    def earlier(self, owner: str, request: Conversation) -> StoredConversation | None:
+    def earlier(
+        self, owner: str, request: Conversation, found: FoundResponses = NOTHING_FOUND
+    ) -> StoredConversation | None:
         """Return the stored conversation that a request continues, if any."""
-        return None if request.previous_id is None else self.find_conversation(owner, request.previous_id)
+        previous = request.previous_id
+        if previous is None:
+            return None
+        return self.find_conversation(owner, previous) or found.conversations.get(previous)
+
+    def items(
+        self, owner: str, item_ids: Iterable[str], found: FoundResponses = NOTHING_FOUND
+    ) -> dict[str, Sequence[Block]]:
+        """Return the blocks of those items that are known, by id."""
+        return {each: blocks for each in item_ids if (blocks := self.item(owner, each, found)) is not None}
 
     def saver(self, owner: str, client: Dialect, request: Conversation | bytes) -> ResponseSaver | None:
         """Return the saver for the response to a request; `request` may be pickled bytes."""
@@ -373,7 +405,7 @@ class _SavingEncoder(Encoder):
 
 
 MAX_HOLDERS = 10_000
-_LONGEST_ID = 512  # characters; the path of a request about a response cannot have a longer id
+LONGEST_ID = 512  # characters; the path of a request about a response cannot have a longer id
 
 
 class ResponseHolder(Struct, frozen=True, gc=False):
@@ -400,7 +432,7 @@ class ResponseHolders:
 
     def remember(self, response_id: str, holder: ResponseHolder) -> None:
         """Record which upstream stores a response. A missing or very long id is ignored."""
-        if not response_id or len(response_id) > _LONGEST_ID:
+        if not response_id or len(response_id) > LONGEST_ID:
             return
         self._holders[response_id] = holder
         self._holders.move_to_end(response_id)

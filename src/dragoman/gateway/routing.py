@@ -6,6 +6,7 @@ Each dialect's binding is tried in turn, so a new dialect needs no change here. 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import unquote
 
 from msgspec import Struct, structs
 
@@ -66,6 +67,14 @@ class Router:
             if call is not None:
                 return MatchedRequest(dialect, call)
         return None
+
+    def match_model(self, request: HttpRequest) -> MatchedRequest | None:
+        """Match `GET /v1/models/ID`, which some bindings do not define."""
+        if request.method != "GET" or not request.path.startswith(f"{_LISTING}/"):
+            return None
+        matched = self.match(structs.replace(request, path=_LISTING))
+        wanted = unquote(request.path.removeprefix(f"{_LISTING}/"))
+        return matched and structs.replace(matched, call=ApiRequest("models", wanted, False, None))
 
     def find_dialect(self, name: str) -> Dialect | None:
         """Return the dialect of this name, if there is one."""

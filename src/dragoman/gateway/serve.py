@@ -20,7 +20,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -244,15 +244,16 @@ def url_of(listening: socket.socket) -> str:
 def serve(
     loaded: LoadedConfig,
     *,
-    ready: Callable[[GatewayServer], None] | None = None,
+    ready: Callable[[GatewayServer], None],
     read: Callable[[], LoadedConfig],
     worker: bool = False,
+    siblings: Sequence[Path] = (),
 ) -> int:
     """Serve until a signal ends it. Return the exit status.
 
     `ready` is called with the server when it listens; SIGHUP and `dragoman reload` load the configuration with `read`.
-    A `worker` shares its port with others and ends with its parent. Raises ConfigError if the key is not available,
-    OSError if the address cannot be used.
+    A `worker` shares its port with its siblings, which listen at these admin sockets, and ends with its parent. Raises
+    ConfigError if the key is not available, OSError if the address cannot be used.
     """
     raise_file_limit()
     config = loaded.config
@@ -268,15 +269,15 @@ def serve(
         socket_path = admin.choose_socket(socket_path, listening.getsockname()[1], partial(warn, "admin_socket"))
 
     async def main() -> None:
-        loop = asyncio.get_running_loop()
-        gateway.reloader = Reloader(loaded, read, gateway.reload, gateway.log)
-        if hasattr(signal, "SIGHUP"):
-            loop.add_signal_handler(signal.SIGHUP, lambda: gateway.run_in_background(_reload(gateway)))
+        _reload_on_signal(gateway, Reloader(loaded, read, gateway.reload, gateway.log))
         if worker:
             _end_with_parent(running)
         with running.signals():
+            if siblings:
+                await _serve_with_siblings(running, siblings, socket_path, partial(ready, running))
+                return
             async with admin.serve_admin(gateway, socket_path, config.server.admin_port, partial(warn, "admin_port")):
-                await running.serve(lambda: ready(running) if ready else None)
+                await running.serve(partial(ready, running))
 
     gc.freeze()  # Objects that exist now are permanent, so collections can skip them.
     gc.set_threshold(*_COLLECT)
@@ -284,6 +285,20 @@ def serve(
     with contextlib.closing(listening), asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(main())
     return 0
+
+
+async def _serve_with_siblings(
+    running: GatewayServer, siblings: Sequence[Path], socket_path: Path, ready: Callable[[], None]
+) -> None:
+    """Serve as one of several workers, which share earlier responses and cooldowns."""
+    gateway = running.gateway
+    async with (
+        gateway.share_with(siblings) as sharing,
+        admin.serve_admin(gateway, socket_path, routes=sharing.routes, most=sharing.max_connections),
+    ):
+        await gateway.start()
+        await sharing.join()
+        await running.serve(ready)
 
 
 def raise_file_limit() -> None:
@@ -309,8 +324,14 @@ def _end_with_parent(running: GatewayServer) -> None:
     loop.add_reader(standard_input, read)
 
 
-async def _reload(gateway: Gateway) -> None:
-    await gateway.reload_configuration()
+def _reload_on_signal(gateway: Gateway, reloader: Reloader) -> None:
+    async def reload() -> None:
+        await gateway.reload_configuration()
+
+    gateway.reloader = reloader
+    if hasattr(signal, "SIGHUP"):
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, lambda: gateway.run_in_background(reload()))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -1,8 +1,8 @@
 """The supervisor of several gateway processes that serve one port, each with its own listening socket (SO_REUSEPORT).
 
 A worker is `dragoman serve --worker N`. It ends when its parent ends, because its standard input then ends. A worker
-that dies is started again, after longer and longer pauses if it keeps dying. Workers share no state: each has its own
-cooldowns and counters.
+that dies is started again, after longer and longer pauses if it keeps dying. Workers share earlier responses and
+cooldowns through their admin sockets (`worker_sharing`); each has its own counters and limits.
 """
 
 from __future__ import annotations
@@ -100,6 +100,12 @@ def socket_of(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
 
 
+def sibling_sockets(own: Path, number: int, count: int) -> list[Path]:
+    """Return the admin sockets of the other workers; `own` is that of worker `number`."""
+    path = own.with_name(own.name.removesuffix(f".{number}"))
+    return [socket_of(path, each) for each in range(1, count + 1) if each != number]
+
+
 def serve_workers(
     loaded: LoadedConfig, command: Sequence[str], *, read: Callable[[], LoadedConfig], ready: Callable[[str], None]
 ) -> int:
@@ -112,7 +118,8 @@ def serve_workers(
     # The socket is bound but does not listen: it reserves the port and accepts no connections.
     reserved = listen(settings.host, settings.port, shared=True, backlog=None)
     port = reserved.getsockname()[1]
-    commands = [[*command, "--port", str(port), "--worker", str(number + 1)] for number in range(settings.workers)]
+    command = [*command, "--port", str(port), "--workers", str(settings.workers)]
+    commands = [[*command, "--worker", str(number + 1)] for number in range(settings.workers)]
     with reserved:
         return asyncio.run(_run_workers(loaded, read, commands, url_of(reserved), port, ready))
 
@@ -304,16 +311,22 @@ class WorkerGroup:
         return ("\n".join(line for lines in families.values() for line in lines) + "\n").encode()
 
     def cooldowns(self) -> list[Json]:
-        """Return the cooldowns of all workers."""
-        return [row for rows in self._request_json("/cooldowns") if isinstance(rows, list) for row in rows]
+        """Return the cooldowns of the gateway. Workers share them: of each scope one row is returned."""
+        found: dict[str, Json] = {}
+        for row in (row for rows in self._request_json("/cooldowns") if isinstance(rows, list) for row in rows):
+            if isinstance(row, dict):
+                scope = str([row.get(name) for name in ("upstream", "credential", "models")])
+                found[scope] = row if row.get("state") == "probing" else found.get(scope, row)
+        return [*found.values()]
 
     def clear(self, upstream: str) -> dict[str, Json]:
         """End the cooldowns of an upstream, or of all, in every worker; return how many, or a problem."""
+        before = [row for row in self.cooldowns() if isinstance(row, dict) and upstream in ("", row.get("upstream"))]
         query = f"?{urlencode({'upstream': upstream})}" if upstream else ""
-        responses = [each for each in self._request_json(f"/cooldowns/clear{query}", "POST") if isinstance(each, dict)]
-        if any("problem" in each for each in responses):
-            return next(each for each in responses if "problem" in each)
-        return {"cleared": sum(count for each in responses if isinstance(count := each.get("cleared"), int))}
+        for response in self._request_json(f"/cooldowns/clear{query}", "POST"):
+            if isinstance(response, dict) and "problem" in response:
+                return response
+        return {"cleared": len(before)}
 
     def _request_json(self, path: str, method: str = "GET") -> list[Json]:
         return [jsonio.decode(text.encode()) for text in self._request(path, method)]

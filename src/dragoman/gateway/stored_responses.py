@@ -20,9 +20,11 @@ from dragoman.errors import (
 )
 from dragoman.gateway.backend import Backend
 from dragoman.gateway.context import JSON_BODY, RequestContext
+from dragoman.gateway.earlier_responses import find_missing
+from dragoman.gateway.response_store import ResponseHolder
 from dragoman.gateway.retry_policy import Refused
+from dragoman.gateway.shared_responses import WantedResponses, missing_responses
 from dragoman.http.client.client import ClientResponse
-from dragoman.http.exchange import Owner
 from dragoman.model.events import BufferedSize, ResponseBudget
 from dragoman.upstream.credentials import Credential, with_headers
 from dragoman.wire import jsonio
@@ -47,6 +49,7 @@ class StoredResponseRequest:
     """One request about a stored response."""
 
     def __init__(self, context: RequestContext) -> None:
+        self._context = context
         self._services, self._upstreams, self._exchange = context.services, context.upstreams, context.exchange
         self._client, self._call, self._record = context.client, context.call, context.record
         self._memory, self._send = context.memory, partial(context.send, (JSON_BODY,))
@@ -54,15 +57,14 @@ class StoredResponseRequest:
 
     async def run(self) -> None:
         """Serve the request. Raises ClientFault for an unknown id, and the upstream's error."""
-        owner = self._exchange.owner
-        response = self._services.response_store.response(owner, self._id)
+        response, holder = await self._find()
         if self._action == "delete":
-            self._services.response_store.forget(owner, self._id)
+            await self._forget()
         # With `repair` both store it: the gateway the response as the client got it, the upstream its input and state.
-        if response is not None and (self._action == "read" or self._services.holders.find(self._id) is None):
+        if response is not None and (self._action == "read" or holder is None):
             self._serve(response)
             return
-        backend, credentials = self._holder(owner)
+        backend, credentials = self._target(holder)
         self._record.upstream, self._record.upstream_dialect = backend.name, backend.dialect.name
         self._record.streamed = self._call.stream
         self._exchange.headers = (("dragoman-notes", "0"), ("dragoman-upstream", backend.name))
@@ -72,6 +74,20 @@ class StoredResponseRequest:
             await self._forward(backend, credentials)
         finally:
             backend.slots.release()
+
+    async def _find(self) -> tuple[bytes | None, ResponseHolder | None]:
+        """Return the response if this gateway stores it, and the upstream that stores it, if known."""
+        store, holders, response_id = self._services.response_store, self._services.holders, self._id
+        wanted = WantedResponses(self._exchange.owner, (response_id,), with_bodies=True)
+        found = await find_missing(self._context, missing_responses(wanted, store, holders))
+        response = store.response(self._exchange.owner, response_id)
+        holder = holders.find(response_id) or found.holders.get(response_id)
+        return found.bodies.get(response_id) if response is None else response, holder
+
+    async def _forget(self) -> None:
+        owner = self._exchange.owner
+        self._services.response_store.forget(owner, self._id)
+        await self._services.shared.forget(owner, self._id)
 
     # --- stored by the gateway
 
@@ -89,10 +105,9 @@ class StoredResponseRequest:
 
     # --- stored by the upstream that created it
 
-    def _holder(self, owner: Owner) -> tuple[Backend, Sequence[Credential]]:
+    def _target(self, holder: ResponseHolder | None) -> tuple[Backend, Sequence[Credential]]:
         """Return the upstream that stores the response, and the credentials to try, in order."""
-        holder = self._services.holders.find(self._id)
-        family = self._client.codec.family
+        owner, family = self._exchange.owner, self._client.codec.family
         backends = [each for each in self._upstreams.backends if each.dialect.codec.family == family]
         if holder is not None:
             backends = [each for each in backends if each.name == holder.upstream and holder.owner == owner]

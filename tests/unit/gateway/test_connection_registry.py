@@ -205,11 +205,11 @@ def test_l15_a_response_of_another_key_is_not_found(key: str) -> None:
     context = RequestContext(services, fleet, exchange, account, RESPONSES, call, Record("r", "GET", "/"))
     stored = StoredResponseRequest(context)
     if key == "mine":
-        found: Any = stored._holder(Owner(key))
+        found: Any = stored._target(holders.find("resp_1"))
         assert found == (backend, ["c"])
     else:
         with pytest.raises(ClientFault) as refused:
-            stored._holder(Owner(key))
+            stored._target(holders.find("resp_1"))
         assert refused.value.fault.status == 404
 
 
