@@ -353,7 +353,7 @@ def test_point_38_the_wheel_contains_only_the_package(tmp_path: Path) -> None:
         others = [name for name in names if name not in package]
         changed = [name for name in package if archive.read(name) != (ROOT / "src" / name).read_bytes()]
     assert changed == []
-    assert {name.rpartition(".")[2] for name in package} <= {"py", "typed", "toml", "json", "md"}
+    assert {name.rpartition(".")[2] for name in package} <= {"py", "typed", "toml", "json", "md", "sql"}
     assert all(
         re.fullmatch(r"dragoman-[^/]+\.dist-info/(METADATA|WHEEL|RECORD|entry_points\.txt|licenses/LICENSE)", name)
         for name in others

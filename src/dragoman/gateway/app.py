@@ -96,7 +96,6 @@ class Gateway:
         retry_settings: RetrySettings | None = None,
         dialects: Sequence[Dialect] | None = None,
     ) -> None:
-        folders = app_folders(os.environ)
         self.key = key or _key(config)
         self._key_is_given = key is not None
         self.started_at = time.time()
@@ -106,19 +105,19 @@ class Gateway:
         self.reloader: Reloader | None = None  # set if the gateway can read its configuration again
         self.on_reloaded: Callable[[], None] = lambda: None
         self._former_keys: list[str] = []  # which the log still masks
-        self.redactor = Redactor(self._secrets, self._addresses)
-        self.log = access_log or AccessLog(self.redactor, form=config.log.format, level=config.log.level)
-        self.log.redactor = self.redactor
-        self.recent = RecentLog(self.log)
-        self._state = state or folders.state
+        self._set_log(access_log, config)
+        self._state = state or app_folders(os.environ).state
         refusals = RefusalLog(self._state / "refusals", enabled=config.explain)
         dialects = dialects or [registry.get(name) for name in registry.names()]
         self.worker = WorkerProcess(dialects)
-        self._services = Services(self.log, Metrics(), refusals, retry_settings or RetrySettings(), worker=self.worker)
         self._config = config
         self._live: dict[Exchange[MemoryAccount], Record] = {}
-        self.accounting = self._open_accounts()
-        self._services = structs.replace(self._services, accounting=self.accounting)
+        self.accounting = self._create_accounting()
+        self._services = Services(
+            *(self.log, Metrics(), refusals, retry_settings or RetrySettings()),
+            worker=self.worker,
+            accounting=self.accounting,
+        )
         self.breaker = CircuitBreaker(redact=self.redactor.message)
         self._cooldowns = CooldownFile(self._state, self.breaker)
         CooldownLog(self.log, self.breaker)
@@ -133,6 +132,12 @@ class Gateway:
         # Request ids sort by time: milliseconds, the random part of this process, a counter.
         self._ids, self._count = secrets.token_hex(6), itertools.count()
         self._background: set[asyncio.Task[None]] = set()
+
+    def _set_log(self, access_log: AccessLog | None, config: Config) -> None:
+        self.redactor = Redactor(self._secrets, self._addresses)
+        self.log = access_log or AccessLog(self.redactor, form=config.log.format, level=config.log.level)
+        self.log.redactor = self.redactor
+        self.recent = RecentLog(self.log)
 
     def _key_check(self, key: str) -> KeyCheck:
         return KeyCheck(key, None if self.accounting is None else self.accounting.book)
@@ -220,7 +225,7 @@ class Gateway:
 
         report_missing_secrets(config.upstreams.values(), os.environ, warn)
 
-    def _open_accounts(self) -> Accounting | None:
+    def _create_accounting(self) -> Accounting | None:
         """Return the accounts of `[store]`, not opened yet; None without it."""
         if self._config.store is None:
             return None
