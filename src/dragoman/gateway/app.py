@@ -113,11 +113,8 @@ class Gateway:
         self._config = config
         self._live: dict[Exchange[MemoryAccount], Record] = {}
         self.accounting = self._create_accounting()
-        self._services = Services(
-            *(self.log, Metrics(), refusals, retry_settings or RetrySettings()),
-            worker=self.worker,
-            accounting=self.accounting,
-        )
+        shared = self.log, Metrics(), refusals, retry_settings or RetrySettings()
+        self._services = Services(*shared, worker=self.worker, accounting=self.accounting)
         self.breaker = CircuitBreaker(redact=self.redactor.message)
         self._cooldowns = CooldownFile(self._state, self.breaker)
         CooldownLog(self.log, self.breaker)

@@ -142,18 +142,22 @@ def render_metrics(meters: Metrics, now: GaugeSnapshot) -> bytes:
         gauge("credential_expiry_seconds", "Seconds until it ends", _SCOPE[:2], now.expiry.items()),
         gauge("build_info", "The version", ("version",), [((__version__,), 1)]),
     ]
-    if (accounts := now.accounts) is not None:
-        refused = [(tuple(name.split()), count) for name, count in accounts.refused.items()]
-        families += [
-            counter("limit_refusals", "Requests refused by a limit of an account", ("resource", "span"), refused),
-            counter("unpriced_requests", "Requests whose price is unknown", (), [((), accounts.unpriced)]),
-            counter("ledger_rows_dropped", "Rows that could not be written", (), [((), accounts.dropped_rows)]),
-            gauge("ledger_rows_pending", "Rows that are not written yet", (), [((), accounts.pending_rows)]),
-            gauge("store_up", "Whether the store of accounts can be used", (), [((), accounts.store_up)]),
-        ]
+    if now.accounts is not None:
+        families += _account_families(now.accounts, counter, gauge)
     registry = CollectorRegistry()
     registry.register(_Collector(families))
     return generate_latest(registry)
+
+
+def _account_families(accounts: AccountGauges, counter: Callable[..., Any], gauge: Callable[..., Any]) -> list[Any]:
+    refused = [(tuple(name.split()), count) for name, count in accounts.refused.items()]
+    return [
+        counter("limit_refusals", "Requests refused by a limit of an account", ("resource", "span"), refused),
+        counter("unpriced_requests", "Requests whose price is unknown", (), [((), accounts.unpriced)]),
+        counter("ledger_rows_dropped", "Rows that could not be written", (), [((), accounts.dropped_rows)]),
+        gauge("ledger_rows_pending", "Rows that are not written yet", (), [((), accounts.pending_rows)]),
+        gauge("store_up", "Whether the store of accounts can be used", (), [((), accounts.store_up)]),
+    ]
 
 
 class _Collector:
