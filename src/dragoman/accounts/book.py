@@ -274,15 +274,15 @@ class AccountBook:
                     return small
                 if len(self._rows) >= MAX_PENDING_ROWS:
                     raise ClientFault(_STORE_DOWN.message, fault=_STORE_DOWN)
-                asked = [share.request(amounts[share.index]) for share in small]
+                requests = [share.request(amounts[share.index]) for share in small]
                 try:
-                    grants = await self.store.grant(asked)
+                    grants = await self.store.grant(requests)
                 except StoreUnavailable as error:
                     self._failed(error)
                     raise ClientFault(_STORE_DOWN.message, fault=_STORE_DOWN) from None
                 for share, grant in zip(small, grants, strict=True):
                     share.add(grant)
-                for share, grant, request in zip(small, grants, asked, strict=True):
+                for share, grant, request in zip(small, grants, requests, strict=True):
                     if 0 <= grant.amount < request.need and grant.allowed >= 0:
                         self.refused[f"{share.limit.resource} {share.limit.span}"] += 1
                         raise LimitReached(limit_fault(account, share, grant, self._now()), share)
@@ -290,11 +290,11 @@ class AccountBook:
     # --- the ledger
 
     def begin(self, request_id: str, make_row: Callable[[], LedgerRow]) -> None:
-        """Note that a request runs; if it runs long, `make_row` returns its open row."""
+        """Record that a request runs; if it runs long, `make_row` returns its open row."""
         self._running[request_id] = _Running(make_row)
 
     def finish(self, row: LedgerRow, reservation: Reservation, used: Amounts) -> None:
-        """Note that a request has ended: release its reservation, and write its row soon."""
+        """Record that a request has ended: release its reservation, and write its row soon."""
         self._running.pop(row.request_id, None)
         if reservation.shares:
             reservation.release(used)

@@ -30,11 +30,13 @@ async def add_key(
     """Create a key. Return its text, which is not stored, and the key. The scope of `limits` is filled in."""
     for what, text in (("name of a key", name), ("owner", owner)):
         if len(text) > _LONGEST_NAME or not text.isprintable() or text != text.strip():
-            raise LocalMisuse(f"the {what} must be at most {_LONGEST_NAME} printable characters without spaces around")
+            raise LocalMisuse(
+                f"the {what} may have at most {_LONGEST_NAME} printable characters, and no space at its ends"
+            )
     if not name:
         raise LocalMisuse("a key needs a name")
     if expires_at is not None and expires_at <= time.time():
-        raise LocalMisuse("the key would have expired already")
+        raise LocalMisuse("the key would expire in the past; give a later time")
     if any(is_valid(key) and key.name == name for key in await store.keys()):
         raise LocalMisuse(f"there is a key {name!r} already; revoke it, rotate it, or choose another name")
     text, key = create_key(name, owner=owner, models=models, upstreams=upstreams, expires_at=expires_at)
@@ -84,7 +86,7 @@ async def set_limits(store: Store, scope: str, limits: Sequence[Limit]) -> None:
     """Replace all limits of a scope."""
     twice = [limit.id for limit in limits if sum(each.id == limit.id for each in limits) > 1]
     if twice:
-        raise LocalMisuse(f"{twice[0][1]}/{twice[0][2]} is given twice")
+        raise LocalMisuse(f"{twice[0][1]}/{twice[0][2]} is given twice; give each limit once")
     await store.put_limits(scope, limits)
 
 

@@ -36,7 +36,7 @@ PICO_PER_NANO = 1000
 PICO_PER_MICRO = 1_000_000  # one dollar per million tokens, in pico-dollars a token
 NANO_PER_DOLLAR = 1_000_000_000
 _WILDCARD = re.compile(r"[*?]")
-_MOST_CACHED = 4096  # names are chosen by clients
+_MAX_CACHED = 4096  # names are chosen by clients
 _LONGEST_CACHED = 256
 _VERSION_LENGTH = 12
 
@@ -98,9 +98,9 @@ class Price(Struct, frozen=True, kw_only=True):
             rates = next((tier.rates for tier in self.tiers if prompt > tier.over), rates)
         pico = usage.input * rates.input + usage.output * rates.output
         if usage.cache_read or written:
-            kept = min(cache_write_1h, written)
+            hour_writes = min(cache_write_1h, written)
             pico += usage.cache_read * rates.cache_read + written * rates.cache_write
-            pico += kept * (rates.cache_write_1h - rates.cache_write)
+            pico += hour_writes * (rates.cache_write_1h - rates.cache_write)
         if usage.reasoning and rates.reasoning != rates.output:
             pico += min(usage.reasoning, usage.output) * (rates.reasoning - rates.output)
         return -(-pico // PICO_PER_NANO)
@@ -181,7 +181,7 @@ class PriceBook:
         ]
         found = tuple((_seconds(price.valid_from), price) for price in prices)
         if len(model) <= _LONGEST_CACHED:
-            if len(self._found) >= _MOST_CACHED:
+            if len(self._found) >= _MAX_CACHED:
                 self._found.clear()
             self._found[provider, upstream, model] = found
         return found

@@ -155,7 +155,7 @@ class _Reader:
         given = self._rates(table, at)
         tiers = self._tiers(table.get("over", []), (*at, "over"), given)
         valid_from, deprecation_date, seen = (self._date(table, name, at) for name in _DATES)
-        source, note = (self._typed(table, name, str, "a text in quotes", at) or "" for name in ("source", "note"))
+        source, note = (self._typed(table, name, str, "a string in quotes", at) or "" for name in ("source", "note"))
         missing = [name for name in ("input", "output") if name not in table]
         if missing and not (plan and len(missing) == 2 and not tiers and not given):
             hint = "; a plan has both or no rates" if plan else ""
@@ -200,7 +200,7 @@ class _Reader:
             if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
                 self._problem(key, "set tokens to a whole number: the rates are those of requests with more input")
             elif tokens in tiers:
-                self._problem(key, f"tokens = {tokens} is there twice")
+                self._problem(key, f"tokens = {tokens} occurs twice")
             elif not {"input", "output"} <= table.keys():
                 self._problem(key, "a price of longer requests needs input and output")
             elif {"input", "output"} <= {**base, **rates}.keys():  # else it has been reported

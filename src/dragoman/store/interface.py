@@ -77,6 +77,7 @@ class Limit(Struct, frozen=True):
 
     @property
     def id(self) -> LimitId:
+        """What identifies the limit: its scope, resource and span."""
         return self.scope, self.resource, self.span
 
 
@@ -92,7 +93,7 @@ class GrantRequest(Struct, frozen=True):
 
 
 class Grant(Struct, frozen=True):
-    """The answer to a `GrantRequest`.
+    """The result of a `GrantRequest`.
 
     `renews_at` is when the limit has more again: the end of a day's or month's window; inf for `ever`; for `now` the
     present, because a request may end at any time; for a minute, when the share could grow by `need` if it did not
@@ -166,7 +167,7 @@ class Settlement(Struct, frozen=True):
 
 
 class Settled(Struct, frozen=True):
-    """The answer to a `Settlement`."""
+    """The result of a `Settlement`."""
 
     new_rows: int  # rows that were ended by it; the others had been settled before
     changes: int  # the number of the last change of keys and limits

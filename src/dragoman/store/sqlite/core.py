@@ -72,7 +72,7 @@ class SqliteCore:
         self._key_reader: Connection | None = None
         self._ledger_reader: Connection | None = None
         self._reading = threading.Lock()  # of sums of the ledger
-        self._process, self._insert = 0, ""
+        self._process = 0
         self._began_at = self._beat_at = self._swept_at = 0.0
 
     # --- opening and closing
@@ -144,7 +144,7 @@ class SqliteCore:
             with self._write(now) as context:
                 sql = "INSERT INTO process (pid, began_at, heartbeat) VALUES (?, ?, ?)"
                 number = context.connection.execute(sql, (os.getpid(), now, now)).lastrowid or 0
-            self._process, self._insert = number, rows_table.insert_statement(number)
+            self._process = number
             self._began_at = self._beat_at = now
 
     @contextmanager
@@ -221,7 +221,7 @@ class SqliteCore:
         self._register(now)
         self._sweep_sometimes(now)
         with self._live(now) as context:
-            ended = rows_table.write_rows(context.connection, self._insert, settlement.rows)
+            ended = rows_table.write_rows(context.connection, self._process, settlement.rows)
             if ended:
                 sums = rows_table.sum_rows(ended, self.calendar)
                 rows_table.add_to_days(context.connection, sums)
@@ -282,8 +282,7 @@ class SqliteCore:
         total, count = 0, maintenance.STEP
         while count == maintenance.STEP:
             with self._write(now) as context:
-                insert = self._insert or rows_table.insert_statement(0)
-                count = maintenance.sweep(context, insert, dead_seconds)
+                count = maintenance.sweep(context, dead_seconds)
             total += count
         self._swept_at = now
         return total

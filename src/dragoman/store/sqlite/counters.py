@@ -18,7 +18,7 @@ from dragoman.store.sqlite.keys import StoredLimit, last_change, limits_of
 from dragoman.store.sqlite.ledger import DaySums
 from dragoman.store.windows import EVER, Calendar, Window, refill
 
-_MOST_SCOPES = 1024  # in the cache
+_MAX_SCOPES = 1024  # in the cache
 _RESOURCES: tuple[Resource, ...] = ("requests", "tokens", "cost")
 CALENDAR_SPANS: tuple[Span, ...] = ("day", "month", "ever")
 _TOKENS = "input_tokens + output_tokens + cache_read_tokens + cache_write_tokens"
@@ -51,7 +51,7 @@ class LimitCache:
         """Return the limits of a scope."""
         found = self._scopes.get(scope)
         if found is None:
-            if len(self._scopes) >= _MOST_SCOPES:
+            if len(self._scopes) >= _MAX_SCOPES:
                 self._scopes.clear()
             limits = limits_of(self._connection, (scope,))
             counters = {each.limit.span: each.since for each in limits if each.limit.span in CALENDAR_SPANS}

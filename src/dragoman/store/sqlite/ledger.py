@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -21,6 +23,7 @@ from dragoman.store.windows import Calendar, Window
 _FIELDS = LedgerRow.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _TOKENS, _MONEY, _COUNT = 10**12, 10**15, 1 << 31  # the largest values of a row, as in the schema
+_ROWS_AT_ONCE = 32  # in one statement, which may have 999 parameters in old versions of SQLite
 _LATEST = 1e11  # the year 5138
 _LARGEST = {name: _TOKENS for name in _FIELDS if name.endswith("_tokens")} | {"cost": _MONEY, "reserved_cost": _MONEY}
 
@@ -45,24 +48,27 @@ IN_WINDOW = "state = 'ended' AND opened_at >= ? AND opened_at < ?"
 # --- writing
 
 
-def insert_statement(process: int) -> str:
-    """Return the statement that writes a row of this process."""
+@lru_cache(8)
+def _insert_statement(process: int, count: int) -> str:
+    """Return the statement that writes so many rows of a process."""
     updates = ", ".join(f"{name} = excluded.{name}" for name in _FIELDS if name != "request_id")
-    return f"""INSERT INTO ledger ({_COLUMNS}, process) VALUES ({", ".join("?" * len(_FIELDS))}, {process:d})
+    row = f"({', '.join('?' * len(_FIELDS))}, {process:d})"
+    return f"""INSERT INTO ledger ({_COLUMNS}, process) VALUES {", ".join([row] * count)}
         ON CONFLICT (request_id) DO UPDATE SET {updates} WHERE state = 'open'"""
 
 
-def write_rows(connection: Connection, insert: str, rows: Sequence[LedgerRow]) -> list[LedgerRow]:
-    """Write rows; return those that were ended by it. This must be the first work of the transaction.
+def write_rows(connection: Connection, process: int, rows: Sequence[LedgerRow]) -> list[LedgerRow]:
+    """Write rows of a process; return those that were ended by it. This must be the first work of the transaction.
 
-    All rows go to SQLite at once. If the number of changes says that a row was a repeat, or if a value does not fit,
-    the transaction starts anew, row by row.
+    A statement writes many rows: each statement releases the interpreter's lock to SQLite and takes it again, which
+    costs more than the row if the event loop wants the lock, too. If the number of changes says that a row was a
+    repeat, or if a value does not fit, the transaction starts anew, row by row.
     """
     if not rows:
         return []
     values = list(map(structs.astuple, rows))
     try:
-        changed = connection.executemany(insert, values).rowcount
+        changed = _insert(connection, process, values)
     except (UnicodeEncodeError, OverflowError, sqlite3.IntegrityError):
         changed = -1
     if changed == len(rows):
@@ -70,8 +76,19 @@ def write_rows(connection: Connection, insert: str, rows: Sequence[LedgerRow]) -
     connection.execute("ROLLBACK")
     connection.execute("BEGIN IMMEDIATE")
     cleaned = map(clean_row, rows)
-    written = [row for row in cleaned if connection.execute(insert, structs.astuple(row)).rowcount]
+    written = [row for row in cleaned if _insert(connection, process, [structs.astuple(row)])]
     return [row for row in written if row.state == "ended"]
+
+
+def _insert(connection: Connection, process: int, values: Sequence[tuple[Any, ...]]) -> int:
+    """Insert rows; return how many were new or replaced an open one."""
+    changed, at = 0, 0
+    while at < len(values):
+        count = _ROWS_AT_ONCE if at + _ROWS_AT_ONCE <= len(values) else 1
+        flat = list(chain.from_iterable(values[at : at + count]))
+        changed += connection.execute(_insert_statement(process, count), flat).rowcount
+        at += count
+    return changed
 
 
 def clean_row(row: LedgerRow) -> LedgerRow:

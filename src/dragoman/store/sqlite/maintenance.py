@@ -29,7 +29,7 @@ from dragoman.store.sqlite.shares import use_minute_shares
 from dragoman.store.windows import Calendar, Window
 
 STEP = 1000  # rows of one transaction
-_MOST_FAULTS = 20  # that an integrity check lists
+_MAX_FAULTS = 20  # that an integrity check lists
 _GROUPS = f"model, upstream, key, owner, {', '.join(SUMS)}"
 _FROM_ROWS = f"SELECT {MODEL}, upstream, key, owner, {SUMS_OF_ROWS} FROM ledger WHERE {IN_WINDOW} GROUP BY 1, 2, 3, 4"
 _FROM_DAYS = f"SELECT {_GROUPS} FROM usage_day WHERE day = ?"
@@ -38,7 +38,7 @@ _FROM_DAYS = f"SELECT {_GROUPS} FROM usage_day WHERE day = ?"
 # --- rows and shares of killed processes
 
 
-def sweep(context: WriteContext, insert: str, live_seconds: float) -> int:
+def sweep(context: WriteContext, live_seconds: float) -> int:
     """End open rows of processes without a sign of work for so long; return how many, at most STEP.
 
     Each is charged what it had reserved, and the share of its process becomes smaller by that. What else the share has
@@ -48,7 +48,7 @@ def sweep(context: WriteContext, insert: str, live_seconds: float) -> int:
     sql = "SELECT id FROM process WHERE heartbeat > ?"
     live = [number for (number,) in connection.execute(sql, (context.now - live_seconds,))]
     lost = [(_lost(row), process) for row, process in open_rows(connection, live, STEP)]
-    ended = write_rows(connection, insert, [row for row, _ in lost])
+    ended = write_rows(connection, context.process, [row for row, _ in lost])
     sums = sum_rows(ended, context.calendar)
     add_to_days(connection, sums)
     add_used(context, sums)
@@ -109,7 +109,7 @@ def release_dead(context: WriteContext) -> int:
 
 
 def first_summed_day(connection: Connection, calendar: Calendar) -> Window:
-    """Return the first day of which no row was deleted."""
+    """Return the first day whose sums can be compared with its rows: no row of it was deleted."""
     at = deleted_before(connection)
     day = calendar.day(at)
     return day if at <= max(0.0, day.begins) else calendar.day(day.ends)
@@ -164,7 +164,7 @@ def stored_zone(connection: Connection) -> str:
 
 
 def set_time_zone(context: WriteContext) -> None:
-    """Note the time zone of the days. If it has changed, compute all sums anew. Raises StoreUnusable.
+    """Store the time zone of the days. If it has changed, compute all sums anew. Raises StoreUnusable.
 
     Sums of days whose rows were deleted stay as they are.
     """
@@ -240,7 +240,7 @@ def _file_problems(folder: StoreFolder, name: str, connection: Connection) -> li
     path = folder.path / name
     with folder.read(name):
         pending = pending_migrations(connection, path, migrations_of(name))
-        faults = connection.execute(f"PRAGMA integrity_check({_MOST_FAULTS})").fetchall()
+        faults = connection.execute(f"PRAGMA integrity_check({_MAX_FAULTS})").fetchall()
     found = [f"{path} is damaged: {fault}." for (fault,) in faults if fault != "ok"]
     if pending:
         found.append(f"{path} lacks migration {pending[0].number}: run `dragoman store migrate`.")

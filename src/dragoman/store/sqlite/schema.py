@@ -34,6 +34,7 @@ class Migration(Struct, frozen=True):
 
     @property
     def digest(self) -> str:
+        """The SHA-256 of the text, in hexadecimal."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def statements(self) -> Iterator[str]:

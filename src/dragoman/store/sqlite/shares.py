@@ -1,4 +1,7 @@
-"""Shares of processes and grants, as SQL on a connection to `ledger.db`. See the theory of operation in `interface`."""
+"""The shares that processes have of limits, and grants that enlarge them, as SQL on a connection to `ledger.db`.
+
+A share is what one process may use of a limit without asking the store; `store.interface` has the theory of operation.
+"""
 
 from __future__ import annotations
 
