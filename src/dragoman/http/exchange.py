@@ -34,6 +34,8 @@ _MAX_EARLY_BODY = 64 * 1024  # bytes of a request body that are buffered before 
 _MAX_COPIED_BODY = 64 * 1024  # bytes; a longer response body is written separately from the head
 _STATUSES_WITHOUT_BODY = frozenset({204, 304})
 
+_SWITCHING = "HTTP/1.1 101 Switching Protocols\r\n"
+
 ID_HEADERS = ("x-request-id", "request-id", "x-amzn-requestid")  # each SDK reads its own one
 _ID_LINES = "".join([f"{name}: %s\r\n" for name in ID_HEADERS])
 
@@ -103,6 +105,16 @@ class PausableSource(Protocol):
 
     def resume(self) -> None:
         """Deliver bytes again."""
+
+
+class UpgradedProtocol(Protocol):
+    """Reads the bytes of a connection after an upgrade to another protocol."""
+
+    def data_received(self, data: bytes) -> None:
+        """Read bytes of the client."""
+
+    def stop(self) -> None:
+        """End soon: the server is shutting down."""
 
 
 def _nothing() -> None:
@@ -368,6 +380,27 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
         if data:
             self.connection.write(data)
         self.connection.response_done(self)
+
+    # --- another protocol
+
+    def upgrade(self, headers: Headers, protocol: UpgradedProtocol) -> None:
+        """Accept an upgrade: from here on `protocol` reads what the client sends. End it with `end_upgraded`."""
+        self.is_started = True
+        self.connection.upgraded = protocol
+        ids = _ID_LINES % (self.id, self.id, self.id) if self.id else ""
+        self.connection.write(f"{_SWITCHING}{header_lines(headers)}{ids}\r\n".encode("latin-1", "replace"))
+
+    def write_upgraded(self, data: bytes) -> None:
+        """Write bytes of the other protocol."""
+        if not self.is_disconnected:
+            self.connection.write(data)
+
+    def end_upgraded(self) -> None:
+        """Close the connection after all bytes are written; what the client still sends is read and discarded."""
+        self.connection.upgraded = None
+        if not self.is_disconnected:
+            self.is_finished = self.last = True
+            self.connection.response_done(self)
 
     # --- for test servers only
 

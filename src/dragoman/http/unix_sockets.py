@@ -1,4 +1,7 @@
-"""Unix sockets whose paths may be longer than the system's limit for the address of a socket."""
+"""Addresses for Unix sockets whose paths are longer than the system allows. Opens the folder of such a socket.
+
+The admin interface listens at Unix sockets, and the HTTP client connects to them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _DESCRIPTORS = Path("/proc/self/fd")  # Linux names each open folder here
 
 @contextmanager
 def socket_address(path: Path) -> Iterator[str]:
-    """Give an address to bind or connect a Unix socket at this path; it is valid inside the `with` block.
+    """Provide an address to bind or connect a Unix socket at this path; it is valid inside the `with` block.
 
     The address is the path itself if it is short enough. On Linux a longer one is reached through the descriptor of its
     folder. Raises OSError if the folder cannot be opened, or if the path is too long and the system has no such names.

@@ -32,7 +32,9 @@ class Credential(Protocol):
     """Signs requests and renews itself. May raise CredentialFault, whose message says what the operator can do."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the credential in logs and messages."""
+        ...
 
     @property
     def expires_at(self) -> float | None:

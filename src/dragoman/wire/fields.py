@@ -16,7 +16,7 @@ from dragoman.wire.jsonio import Json
 
 D = TypeVar("D")
 T = TypeVar("T")
-Words: TypeAlias = tuple[str, ...] | frozenset[str]
+Strings: TypeAlias = tuple[str, ...] | frozenset[str]
 
 
 REQUIRED: Any = object()  # the default of a field that has none
@@ -131,8 +131,8 @@ class Fields:
     @overload
     def one_of(self, name: str, choices: Mapping[str, T], default: D = ...) -> T | D: ...
     @overload
-    def one_of(self, name: str, choices: Words, default: D = ...) -> str | D: ...
-    def one_of(self, name: str, choices: Mapping[str, T] | Words, default: D = REQUIRED) -> T | str | D:
+    def one_of(self, name: str, choices: Strings, default: D = ...) -> str | D: ...
+    def one_of(self, name: str, choices: Mapping[str, T] | Strings, default: D = REQUIRED) -> T | str | D:
         """Take one of a few words: return the word itself, or its value if `choices` is a mapping."""
         value = self._left.pop(name, None)
         if value is None:

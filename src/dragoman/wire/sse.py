@@ -69,9 +69,9 @@ class SseDecoder:
             if joined is None:
                 return () if self.buffered_bytes <= self._max_frame else then_raise((), self._failure())
             chunk = joined
-        elif chunk.startswith(b"data: ") and chunk.endswith(b"\n\n") and len(chunk) <= self._max_frame:
+        elif chunk[:6] == b"data: " and chunk[-2:] == b"\n\n":
             data = chunk[6:-2]
-            if _LF not in data and _CR not in data:  # one data line and a blank line
+            if _LF not in data and _CR not in data and len(chunk) <= self._max_frame:  # one data line, a blank line
                 return (Frame("", data, chunk),)
         if _CR in chunk:
             frames, is_whole = self._decode_any_blocks(chunk)

@@ -1,4 +1,4 @@
-"""Places in a TOML text: key paths, and the line of every key, which tomllib does not report. Pure.
+"""The places of keys in a TOML text, for error messages: key paths and lines, which tomllib does not report. Pure.
 
 Only texts that tomllib has accepted are scanned, so nothing is validated. If the scan fails, the lines found so far are
 used.

@@ -257,7 +257,7 @@ class ClientResponse(Struct, eq=False):
             fault = error
         end, count = self._end, len(chunks)
         if chunks:
-            body = b"".join(chunks if end is None else chunks[:end])  # joining one piece makes no copy
+            body = chunks[0] if count == 1 and end is None else b"".join(chunks if end is None else chunks[:end])
             chunks.clear()
             self._overhead = 0
             if sink is None:

@@ -28,7 +28,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from msgspec import Struct, field
 
 from dragoman.errors import Fault
-from dragoman.http.exchange import STALL_SECONDS, BodyTimer, HttpExchange
+from dragoman.http.exchange import STALL_SECONDS, BodyTimer, HttpExchange, UpgradedProtocol
 from dragoman.http.framing import (
     BAD_REQUEST,
     GRACE_SECONDS,
@@ -80,6 +80,7 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
     body_timer: BodyTimer | None = None  # for the arriving body; set when the exchange reads it
     on_body: Callable[[bytes], None] = _discard_bytes  # called by the parser; both are `list.append`, which is fast
     on_url: Callable[[bytes], None] = _discard_bytes
+    upgraded: UpgradedProtocol | None = None  # reads all further bytes
     _chunks: list[bytes] = []
     _url: list[bytes] = []
     _fields: list[tuple[bytes, bytes]] = []
@@ -117,6 +118,9 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
         if self._is_silent:
             self._is_silent = False
             self.server.connections.mark_received(self)
+        if self.upgraded is not None:
+            self.upgraded.data_received(data)
+            return
         if self._is_discarding:
             self._discard(len(data))
             return
@@ -129,7 +133,7 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
                     self._overhead = 0
                 elif self._in_head or self.arriving is not None:
                     self._overhead += min(_PIECE, len(data) - at)
-                if self._overhead > MAX_TARGET_BYTES and self._is_endless():
+                if self._overhead > MAX_TARGET_BYTES and self._is_too_long():
                     self._stop_parsing()
                     return
                 if self._queue and self._is_full(self._queue):
@@ -137,7 +141,7 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
                     self.deadline = inf  # the server has stopped reading: the client is not late
                     self.pause_reading()
                     break
-        except HttpParserUpgrade:  # upgrades are refused: the bytes after the request may be of another protocol
+        except HttpParserUpgrade:  # bytes after the request may be of another protocol, which `upgrade` selects
             self._is_discarding = True
         except HttpParserError:
             self._stop_parsing()
@@ -152,7 +156,7 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
         if self._discarded > _LINGER_BYTES:
             self.abort()
 
-    def _is_endless(self) -> bool:
+    def _is_too_long(self) -> bool:
         """Return whether a head, or the framing of a chunked body, is too long; set `_refusal` to the response."""
         if self._in_head and sum(map(len, self._url)) > MAX_TARGET_BYTES:
             self._refusal = TARGET_TOO_LONG
@@ -169,7 +173,7 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
     def eof_received(self) -> bool:
         """Return whether the connection stays open: a client that sent complete requests may wait for responses."""
         current, arriving = self._current, self.arriving
-        if current is None:
+        if current is None or self.upgraded is not None:
             return False
         if arriving is current:
             self._give_up()
@@ -362,7 +366,9 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
 
     def stop_keep_alive(self) -> None:
         """Close the connection after the current response, or now if it is idle."""
-        if self._current is not None:
+        if self.upgraded is not None:
+            self.upgraded.stop()
+        elif self._current is not None:
             self._current.last = self._current.last or not self._current.is_started
         elif not self._queue and not self._in_head and self.arriving is None:
             self._close()

@@ -120,7 +120,7 @@ class ProxiedConnection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         client, peer = header.client, limit_key(header.client)
-        if client and peer != connection.peer and not self._connections.has_room(peer, self._max_of_peer(client)):
+        if client and peer != connection.peer and not self._connections.make_room(peer, self._max_of_peer(client)):
             connection.abort()
             return
         if client:

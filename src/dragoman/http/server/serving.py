@@ -77,8 +77,8 @@ class ConnectionRegistry:
         group = self._by_peer.get(peer)
         return len(group.members) if group is not None else 0
 
-    def has_room(self, peer: str, most: int) -> bool:
-        """Return whether this peer may open one more connection. If it has `most`, one of them is closed first."""
+    def make_room(self, peer: str, most: int) -> bool:
+        """Close a connection of this peer if it has `most`. Return whether it may open one more."""
         return self.count_of_peer(peer) < most or self.shed(peer) is not ShedResult.NOTHING
 
     def add(self, member: ServerConnection) -> None:
@@ -319,7 +319,7 @@ class Acceptor:
                 return
             name = normalize_address(address[0])
             most, peer = self.max_of_peer(name), limit_key(name)
-            if len(connections.members) >= most and not connections.has_room(peer, most):
+            if len(connections.members) >= most and not connections.make_room(peer, most):
                 client.close()
                 continue
             client.setblocking(False)

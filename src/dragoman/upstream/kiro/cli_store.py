@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from dragoman.upstream.credentials import CredentialFault
+from dragoman.upstream.credentials import CredentialFault, MissingCredential
 from dragoman.upstream.kiro.atomic_files import find_pending, lock_path, write_error, write_pending
-from dragoman.upstream.kiro.stores import is_superseded
+from dragoman.upstream.kiro.stores import is_superseded, version_of
 from dragoman.upstream.kiro.token import Document, Kind, Token, first_text, parse_token, region_of_arn, update_document
 from dragoman.wire import jsonio
 
@@ -50,8 +50,11 @@ class CliStore:
             tokens, faults = self._logins(database, {key: row for key, row in rows.items() if row})
         if not tokens:
             no_login = f"{self.path} contains no login. Run `kiro-cli login` or `dragoman auth login kiro`."
-            raise faults[0] if faults else CredentialFault(no_login)
+            raise faults[0] if faults else MissingCredential(no_login)
         return max(tokens, key=lambda token: token.expires_at or 0)
+
+    def version(self) -> object:
+        return version_of(self.path), version_of(self.path.with_name(f"{self.path.name}-wal"))
 
     def prepare(self) -> None:
         try:

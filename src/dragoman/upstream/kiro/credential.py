@@ -1,8 +1,9 @@
 """The credential of a Kiro upstream: it adds the stored token to requests, and refreshes an expired token.
 
-One refresh serves all waiting requests. Its steps: read the store again (another program may have refreshed the token),
-lock the store against other processes, check that the store can be written, read it once more, refresh the token,
-write the token to the store, and let the waiting requests continue. Uses the network and the disk.
+A login that another program has changed (renewed, replaced, removed) is noticed within seconds: the version of the
+store is compared. One refresh serves all waiting requests. Its steps: read the store again (another program may have
+refreshed the token), lock the store against other processes, check that the store can be written, read it once more,
+refresh the token, write the token to the store, and let the waiting requests continue. Uses the network and the disk.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from uuid import uuid4
 from msgspec import Struct, structs
 
 from dragoman.errors import DragomanError
-from dragoman.upstream.credentials import CredentialFault, Fetch, SecretText, SingleFlight, with_headers
+from dragoman.upstream.credentials import (
+    CredentialFault,
+    Fetch,
+    MissingCredential,
+    SecretText,
+    SingleFlight,
+    with_headers,
+)
 from dragoman.upstream.kiro.atomic_files import LockTimeout, file_lock
 from dragoman.upstream.kiro.service import QuotaUsage, fetch_usage, list_profiles, token_headers, with_profile
 from dragoman.upstream.kiro.sign_in import refresh
@@ -30,14 +38,15 @@ from dragoman.upstream.kiro.token import Endpoints, Token
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.jsonio import Json
 
-_PRACTICE = " (for practice with the simulator at {})"
+_SIMULATED = " (for practice with the simulator at {})"
 EARLY = 600.0  # seconds before its expiry at which a token is renewed
 _TIMEOUT = 15.0  # seconds for one call of a sign-in service
 _PAUSE = 5.0  # seconds before a failed service is called again, doubled by each failure in a row
 _LONGEST_PAUSE = 120.0
 _SETTLED = 30.0  # seconds after a renewal in which a refusal counts as one of the previous token
-_OWED = 30.0  # seconds before a failed write is retried
+_WRITE_RETRY_SECONDS = 30.0  # seconds before a failed write is retried
 _LOCK_RETRY = 30.0  # seconds before waiting again for the lock of another process
+_LOOK = 5.0  # seconds between two looks at the version of the store
 _UNLISTED = 300.0  # seconds before profiles that could not be listed are requested again
 
 T = TypeVar("T")
@@ -80,6 +89,8 @@ class KiroCredential:
         self._token: Token | None = None
         self._base: Token | None = None  # the stored token when a refreshed one could not be written
         self._write_at = 0.0  # the time at which the write is retried
+        self._version: object = None  # of the store, when it was last read
+        self._look_at = -inf  # the time at which it is compared again
         self._bad = SecretText()  # the access token that was refused
         self._check_at = 0.0  # until then the token is valid, and the next two fields belong to it
         self._headers: Callable[[], Headers] = tuple  # a function, since the repr of headers would show the token
@@ -106,7 +117,7 @@ class KiroCredential:
             token = await self.token()
             headers, has_profile = token_headers(token), self._sends_profile(token)
             if token is self._token and self._base is None and not self._stale(token):
-                self._check_at = inf if token.expires_at is None else token.expires_at - EARLY
+                self._check_at = min(self._look_at, inf if token.expires_at is None else token.expires_at - EARLY)
                 self._headers, self._has_profile = lambda: headers, has_profile
         if has_profile:
             arn = token.profile_arn or await self._looked_up()
@@ -140,12 +151,15 @@ class KiroCredential:
     async def token(self) -> Token:
         """Return a valid token, renewed if necessary. Raises CredentialFault."""
         token = self._token
-        if token is not None and not self._stale(token) and not self._owes_a_write():
+        is_usable = token is not None and not self._stale(token) and not self._has_unsaved_token()
+        if token is not None and is_usable and not await self._is_changed():
             return token
         try:
             return await self._renewal.join()
-        except CredentialFault:
+        except CredentialFault as fault:
             token = self._token
+            if isinstance(fault, MissingCredential):  # the user has logged out
+                self._token = token = None
             if token is None or token.access == self._bad or not token.access or token.expires_within(0, self._now()):
                 raise
             return token  # It is still valid; describe() shows the problem.
@@ -194,7 +208,7 @@ class KiroCredential:
         return {
             "name": self.name,
             "type": "kiro",
-            "source": self._store.label + (_PRACTICE.format(token.endpoint) if token.endpoint else ""),
+            "source": self._store.label + (_SIMULATED.format(token.endpoint) if token.endpoint else ""),
             "kind": token.kind,
             "provider": token.provider,
             "state": self._state(token),
@@ -222,13 +236,29 @@ class KiroCredential:
     def _stale(self, token: Token) -> bool:
         return not token.access or token.access == self._bad or token.expires_within(EARLY, self._now())
 
-    def _owes_a_write(self) -> bool:
+    def _has_unsaved_token(self) -> bool:
         return self._base is not None and self._now() >= self._write_at
+
+    async def _is_changed(self) -> bool:
+        """Return whether the store may have changed since it was read."""
+        if self._base is not None or self._now() < self._look_at:
+            return False
+        self._look_at = self._now() + _LOOK
+        return await asyncio.to_thread(self._store.version) != self._version
+
+    async def _load(self) -> Token:
+        """Read the store, and note its version: one from before, so that no later change is missed."""
+        version = await asyncio.to_thread(self._store.version)
+        token = await asyncio.to_thread(self._store.load)
+        self._version, self._look_at = version, self._now() + _LOOK
+        if self._token is not None and token.refresh != self._token.refresh:  # perhaps of another account
+            self._arn, self._arn_tried = "", -inf
+        return token
 
     async def _renew(self) -> Token:
         try:
             if self._base is None:  # a token that is good needs no lock, and so no folder that can be written
-                token = await asyncio.to_thread(self._store.load)
+                token = await self._load()
                 if not self._stale(token):
                     return self._adopt(token)
                 self._token = self._token or token  # in case it cannot be renewed but still lives
@@ -241,7 +271,7 @@ class KiroCredential:
             if isinstance(fault, LockTimeout) and self._lock_timeout is None:
                 self._lock_timeout = (self._now() + _LOCK_RETRY, fault)
             self._problem = str(fault)
-            self._write_at = self._now() + _OWED
+            self._write_at = self._now() + _WRITE_RETRY_SECONDS
             raise
 
     async def _renew_locked(self) -> Token:
@@ -303,7 +333,7 @@ class KiroCredential:
             raise
         except CredentialFault as fault:
             self._base, self._problem = was, str(fault)
-            self._write_at = self._now() + _OWED
+            self._write_at = self._now() + _WRITE_RETRY_SECONDS
             _log.error("%s: a refreshed token could not be written and is only in memory: %s", self.name, fault)
             return self._adopt(token)
         self._base = None

@@ -1,4 +1,4 @@
-"""Find the Kiro logins of this machine, and open the token store that a name stands for. Reads files.
+"""Find the Kiro logins of this machine, and open the token store that a name refers to. Reads files.
 
 The SQLite module is loaded only for kiro-cli's store.
 """
@@ -82,24 +82,24 @@ class KiroPaths:
 class FoundLogin(Struct, frozen=True):
     """A login that exists. `spec` is its name for `open_store` and in the configuration.
 
-    `is_practice`: it was made with the simulator, and the real service does not know it.
+    `is_simulated`: it was made with the simulator, and the real service does not know it.
     """
 
     spec: str
     store: TokenStore
-    is_practice: bool = False
+    is_simulated: bool = False
 
 
-def open_store(spec: str = "", paths: KiroPaths | None = None, *, is_practice: bool = True) -> TokenStore:
+def open_store(spec: str = "", paths: KiroPaths | None = None, *, is_simulated: bool = True) -> TokenStore:
     """Return the store that `spec` names. Raises CredentialFault.
 
     `own` or `own:NAME` is Dragoman's, `ide` or `ide:PATH` the Kiro IDE's, `cli` or `cli:PATH` kiro-cli's. Empty: the
-    first of these that exists; without `is_practice`, of those for the real service.
+    first of these that exists; without `is_simulated`, of those for the real service.
     """
     paths = paths or KiroPaths()
     if not spec:
         logins = find_logins(paths)
-        fitting = [login for login in logins if is_practice or not login.is_practice]
+        fitting = [login for login in logins if is_simulated or not login.is_simulated]
         if not fitting:
             why = "no Kiro login was found on this machine"
             if logins:
@@ -125,12 +125,12 @@ def find_logins(paths: KiroPaths | None = None) -> list[FoundLogin]:
     """
     paths = paths or KiroPaths()
     own = sorted(paths.own.glob("*.json"), key=lambda path: (path.stem != DEFAULT_LOGIN, path.stem))
-    logins = [FoundLogin(f"own:{path.stem}", _own(path, paths), is_practice_login(path)) for path in own]
+    logins = [FoundLogin(f"own:{path.stem}", _own(path, paths), is_simulated_login(path)) for path in own]
     if paths.ide_file.is_file():
         logins.append(FoundLogin("ide", open_store("ide", paths)))
     if any(path.is_file() for path in paths.cli_files):
         logins.append(FoundLogin("cli", open_store("cli", paths)))
-    return sorted(logins, key=lambda login: login.is_practice)
+    return sorted(logins, key=lambda login: login.is_simulated)
 
 
 def link_document(spec: str) -> Document:
@@ -138,7 +138,7 @@ def link_document(spec: str) -> Document:
     return {"type": "kiro", "use": spec}
 
 
-def is_practice_login(path: Path) -> bool:
+def is_simulated_login(path: Path) -> bool:
     """Return whether a Dragoman login was made with the simulator."""
     try:
         return is_loopback(first_text(read_document(path), "endpoint"))

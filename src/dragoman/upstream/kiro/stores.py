@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 from dragoman.upstream.credentials import CredentialFault, MissingCredential, SecretText
-from dragoman.upstream.kiro.atomic_files import check_replaceable, lock_path, replace_file, write_error
+from dragoman.upstream.kiro.atomic_files import check_replaceable, find_pending, lock_path, replace_file, write_error
 from dragoman.upstream.kiro.token import Document, Token, first_text, parse_token, region_of_arn, update_document
-from dragoman.upstream.private_files import make_private_folder
+from dragoman.upstream.private_files import make_private_folder, sync_folder
 from dragoman.wire import jsonio
 
 _MAX_SIZE = 1024 * 1024
@@ -34,6 +34,9 @@ class TokenStore(Protocol):
 
     def load(self) -> Token:
         """Read the token."""
+
+    def version(self) -> object:
+        """Return a value that differs after the store has changed, without reading it."""
 
     def prepare(self) -> None:
         """Check that `save` can write: a refreshed token that cannot be written is lost."""
@@ -56,6 +59,9 @@ class ApiKeyStore:
 
     def load(self) -> Token:
         return self._token
+
+    def version(self) -> object:
+        return None
 
     def prepare(self) -> None:
         pass
@@ -80,6 +86,9 @@ class _FileStore:
 
     def load(self) -> Token:
         return self._parse(self._document())
+
+    def version(self) -> object:
+        return version_of(self.path)
 
     def prepare(self) -> None:
         try:
@@ -117,6 +126,16 @@ class OwnStore(_FileStore):
         except OSError as error:
             raise write_error(self.path, error) from None
 
+    def remove(self) -> None:
+        """Remove the login, and what a process that was killed while it wrote left of it."""
+        try:
+            for pending in find_pending(self.path):
+                pending.path.unlink(missing_ok=True)
+            self.path.unlink()
+        except OSError as error:
+            raise CredentialFault(f"cannot remove {self.path}: {error.strerror or error}.") from None
+        sync_folder(self.path.parent)
+
     def _document(self) -> Document:
         return read_document(self.path, private=True)
 
@@ -131,6 +150,9 @@ class IdeStore(_FileStore):
     @property
     def label(self) -> str:
         return f"Kiro IDE ({self.path})"
+
+    def version(self) -> object:
+        return version_of(self.path), version_of(self._profile)
 
     def _parse(self, document: Document) -> Token:
         registration = self._registration(first_text(document, "clientIdHash"))
@@ -154,6 +176,15 @@ class IdeStore(_FileStore):
 
 
 # --- functions that all stores use
+
+
+def version_of(path: Path) -> tuple[int, int, int] | None:
+    """Return the time, size and number of a file, which change when it is written or replaced; None without one."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def is_superseded(stored: Token, previous: Token, token: Token) -> bool:
