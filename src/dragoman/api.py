@@ -22,6 +22,7 @@ from dragoman.response_stream import ResponseTranslator, error_response, stream_
 from dragoman.translate import Plan, TranslationSettings, configure_dialect, plan
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
+from dragoman.wire.validation import explain_refusal
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,7 +57,15 @@ class Options(TypedDict, total=False):
     file_urls: bool  # the service accepts the URL of a file as its data
     options: tuple[str, ...]  # fields of Responses clients that the service gets
     user_limit: int | None  # characters of a user id; a longer one is sent as its hash
-    more_knobs: tuple[str, ...]  # numeric fields beyond OpenAI's own: top_k, min_p, repetition_penalty …
+    cache_marks: Literal["auto", "on", "off"]  # whether the service gets the cache marks of other dialects
+    cache_control: bool  # it gets them in Anthropic's form
+    cache_long: bool  # a cache mark of 1h is sent as 12h
+    cache_key: bool | None  # a gateway adds a prompt_cache_key, made of the client's session
+    web_search: Literal["auto", "field", "openrouter", "none"]  # how the upstream searches the web
+    more_sampling: tuple[str, ...]  # numeric fields beyond OpenAI's own: top_k, min_p, repetition_penalty …
+
+    # Of the dialect responses.
+    compaction: bool | None  # the service compacts conversations; None: for gpt-5.4 and later
 
     # Of the dialect kiro.
     pairing: Literal["placeholders", "merge"]  # how a missing turn is filled; merge: turns of one role become one
@@ -126,7 +135,7 @@ class StreamTranslator:
     def feed(self, chunk: bytes) -> bytes:
         """Translate a chunk of the source's bytes. Raises LocalMisuse if it is not bytes."""
         if not isinstance(chunk, bytes | bytearray | memoryview):
-            raise LocalMisuse("feed expects bytes")
+            raise LocalMisuse(f"feed expects bytes, not {type(chunk).__name__}")
         return self._translator.feed(bytes(chunk))
 
     def close(self, error: DragomanError | None = None) -> bytes:
@@ -136,7 +145,7 @@ class StreamTranslator:
         complete before.
         """
         if error is not None and not isinstance(error, DragomanError):
-            raise LocalMisuse("close expects a DragomanError or None")
+            raise LocalMisuse(f"close expects a DragomanError or None, not {type(error).__name__}")
         if not self._translator.is_over:
             self._broken = error
         return self._translator.close(error.fault if error else None)
@@ -174,7 +183,7 @@ class RenderedError(Struct, frozen=True):
 
 
 def _shallow(blame: type[DragomanError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function so that values nested as deep as Python's stack raise `blame`, not RecursionError."""
+    """Decorate a function so that it raises `blame`, not RecursionError, for values that are nested too deeply."""
 
     def decorate(work: Callable[P, R]) -> Callable[P, R]:
         @wraps(work)
@@ -182,7 +191,7 @@ def _shallow(blame: type[DragomanError]) -> Callable[[Callable[P, R]], Callable[
             try:
                 return work(*args, **kwargs)
             except RecursionError:
-                raise blame("nested too deeply") from None
+                raise blame("the value is nested too deeply") from None
 
         return guarded
 
@@ -360,7 +369,7 @@ def _configured(
     try:
         settings = msgspec.convert(general, TranslationSettings)
     except msgspec.ValidationError as error:
-        raise LocalMisuse(f"option: {error}") from None
+        raise LocalMisuse(f"option {explain_refusal(error)}") from None
     return configure_dialect(client, theirs), configure_dialect(upstream, ours), settings
 
 

@@ -30,7 +30,7 @@ from dragoman.filters.raw_tools.chunks import (
 )
 from dragoman.filters.raw_tools.engine import Engine
 from dragoman.filters.raw_tools.names import CallIds, DeclaredTools
-from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Channel, Mode, Output, Remark, TextOutput
+from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Channel, EngineNote, Mode, Output, TextOutput
 from dragoman.model.conversation import ToolSpec
 from dragoman.wire import jsonio
 from dragoman.wire.sse import encode_sse
@@ -306,7 +306,7 @@ class ToolCallParser:
                     last.arguments += text
                 case Arguments(text):
                     events.append(self._event(EventToolCall, choice, tool_call=ToolCall(state.calls - 1, "", "", text)))
-                case Remark(rule, detail):
+                case EngineNote(rule, detail):
                     _log.log(logging.WARNING if rule in _WARNINGS else logging.INFO, "%s", detail)
                 case _:
                     pass  # the end of a call is not sent

@@ -30,6 +30,7 @@ from dragoman.errors import ClientFault, DragomanError, ErrorKind, Fault
 from dragoman.filters.calls import wrap_reply_arguments
 from dragoman.model import events as ev
 from dragoman.model.assemble import assemble_reply, reply_events
+from dragoman.model.blocks import ToolCall
 from dragoman.model.conversation import Reply, Stop, Usage
 from dragoman.model.filter import (
     BLOCK_STARTS,
@@ -54,18 +55,18 @@ MaskFault: TypeAlias = Callable[[Fault], Fault]  # returns the same object if th
 class ResponseFilters:
     """The response halves of all filters of a plan, run in reverse order of the request halves."""
 
-    __slots__ = ("_reads", "backs", "concerned", "keys", "notes")
+    __slots__ = ("_reads", "filters", "keys", "notes", "readers")
 
     def __init__(self, plan: Plan, keys: ev.BlockKeys | None = None) -> None:
         self.notes = Notes(most=MAX_RESPONSE_NOTES)
         self.keys = keys or ev.BlockKeys()
-        self.backs = [make(self.notes, self.keys) for make in reversed(plan.response_filters)]
-        self._reads = [back.reads for back in self.backs]
-        self.concerned = _concerned(*self._reads)  # positions of the filters that read an event, by its kind
+        self.filters = [make(self.notes, self.keys) for make in reversed(plan.response_filters)]
+        self._reads = [filter_.reads for filter_ in self.filters]
+        self.readers = _readers(*self._reads)  # positions of the filters that read an event, by its kind
 
     def feed(self, events: ev.Events) -> ev.Events:
         """Return the filtered events: the same tuple if no filter changes anything."""
-        first, backs, reads = 0, self.backs, self._reads
+        first, filters, reads = 0, self.filters, self._reads
         while events:
             first_event = events[0]
             kinds: EventKind | frozenset[EventKind] = type(first_event)
@@ -75,13 +76,13 @@ class ResponseFilters:
                 )
             elif isinstance(first_event, ev.BlockStarted):
                 kinds = type(first_event.block)
-            for position in self.concerned[kinds]:
+            for position in self.readers[kinds]:
                 if position >= first:
-                    back = backs[position]
-                    changed = back.feed(events)
-                    if back.reads is not reads[position]:
-                        reads[position] = back.reads
-                        self.concerned = _concerned(*reads)
+                    filter_ = filters[position]
+                    changed = filter_.feed(events)
+                    if filter_.reads is not reads[position]:
+                        reads[position] = filter_.reads
+                        self.readers = _readers(*reads)
                     if changed is not events:
                         events, first = changed, position + 1
                         break
@@ -90,7 +91,7 @@ class ResponseFilters:
         return events
 
 
-class _Concerned(dict[EventKind | frozenset[EventKind], tuple[int, ...]]):
+class _Readers(dict[EventKind | frozenset[EventKind], tuple[int, ...]]):
     """Positions of the filters that read events of a kind, or of any of several kinds; computed on first use."""
 
     def __init__(self, *reads: EventKinds | None) -> None:
@@ -107,18 +108,20 @@ class _Concerned(dict[EventKind | frozenset[EventKind], tuple[int, ...]]):
         return indices
 
 
-_concerned = lru_cache(maxsize=1024)(_Concerned)  # shared by all responses whose filters read the same kinds
+_readers = lru_cache(maxsize=1024)(_Readers)  # shared by all responses whose filters read the same kinds
 
 
 class ResponseProgress(Struct):
-    """The state of a response: whether content was sent, and its id, usage and stop reason so far."""
+    """The state of a response: whether content was sent, and its id, usage, stop reason and called tools so far."""
 
     has_content: bool = False  # content was sent that a retry would repeat
     id: str = ""  # of the reply
     usage: Usage | None = None
     stop: Stop | None = None
+    tools: list[str] = []  # the names that the client gets, of the first calls
 
 
+MAX_TOOLS = 100  # names of called tools that are kept of one response
 _TRACKED: frozenset[type[ev.Event]] = frozenset({ev.Started, ev.UsageReported, ev.Stopped, ev.Failed})
 _DELTAS: frozenset[type[ev.Event]] = frozenset({ev.TextDelta, ev.ReasoningDelta, ev.ArgumentsDelta})
 _GAP = b"\0gap\0"  # marks the place of the text; occurs in no payload
@@ -259,10 +262,10 @@ class ResponseTranslator:
                 if self._lane is not None and (end := self._lane.write(frames, at, out)) > at:
                     has_content, at = True, end
                     continue
-                step = reader.step(frames[at])
-                if step is not None:
-                    has_content = self._content.has_content(step.events) or has_content
-                    self._add(step, out)
+                decoded = reader.decode(frames[at])
+                if decoded is not None:
+                    has_content = self._content.has_content(decoded.events) or has_content
+                    self._add(decoded, out)
                 elif self._passes:
                     out.append(frames[at].raw)
                 at = count if reader.is_over else at + 1
@@ -282,8 +285,8 @@ class ResponseTranslator:
         """
         out: list[bytes] = []
         try:
-            for step in self._reader.close(broken):
-                self._add(step, out)
+            for decoded in self._reader.close(broken):
+                self._add(decoded, out)
         except DragomanError as error:
             self._failed(error, out)
         return b"".join(out)
@@ -303,28 +306,29 @@ class ResponseTranslator:
         self.is_over, self.fault, self._lane = True, error.fault, None
         out += map(self._frame, self._encoder.feed((self._masked(ev.Failed(error.fault)),)))
 
-    def _add(self, step: ev.DecodedFrame, out: list[bytes]) -> None:
+    def _add(self, decoded: ev.DecodedFrame, out: list[bytes]) -> None:
         """Translate one frame on the general path."""
         self._lane = None
-        if step.decode_error:
-            note_unread(self.notes, step)
-            out.append(step.raw)
+        if decoded.decode_error:
+            note_unread(self.notes, decoded)
+            out.append(decoded.raw)
             return
         if self.is_over:
             return
-        events = self._filters.feed(step.events)
+        events = self._filters.feed(decoded.events)
         is_delta = len(events) == 1 and type(events[0]) in _DELTAS
         if is_delta:  # most frames of a stream
             self.progress.has_content = True
         else:
             events = self._watched(events)
-        unchanged = bool(self._keeps_frames and step.raw and events == step.events and self._encoder.passes(events))
+        is_same = self._keeps_frames and decoded.raw and events == decoded.events
+        unchanged = bool(is_same and self._encoder.passes(events))
         if unchanged:
-            out.append(step.raw)
+            out.append(decoded.raw)
         else:
             frame = self._frame
             out += [frame(payload) for payload in self._encoder.feed(events)]
-        if is_delta and events is step.events:
+        if is_delta and events is decoded.events:
             self._lane = self._open_lane(events[0], unchanged)
 
     def _open_lane(self, delta: ev.Event, unchanged: bool) -> _Lane | None:
@@ -335,11 +339,11 @@ class ResponseTranslator:
         if source is None:
             return None
         if self._passes:
-            taps = () if source.listener is None else (source.listener,)
-            return _Lane(source.kind, source.decode, source.text_of, None, taps, True)
+            own = () if source.listener is None else (source.listener,)
+            return _Lane(source.kind, source.decode, source.text_of, None, own, True)
         filters, watches = self._filters, list[LaneWatch]()
-        for position in filters.concerned[kind]:
-            watch = filters.backs[position].lane(kind, key)
+        for position in filters.readers[kind]:
+            watch = filters.filters[position].lane(kind, key)
             if watch is None:
                 return None  # the filter must see every delta
             watches.append(watch)
@@ -362,6 +366,8 @@ class ResponseTranslator:
         for event in events:
             if type(event) not in _TRACKED:
                 progress.has_content = True
+                if type(event) is ev.BlockStarted and type(event.block) is ToolCall and len(progress.tools) < MAX_TOOLS:
+                    progress.tools.append(event.block.name)
             elif isinstance(event, ev.Started | ev.UsageReported):
                 progress.usage = event.usage or progress.usage
                 if isinstance(event, ev.Started):
@@ -383,14 +389,14 @@ class ResponseTranslator:
         return failed if masked is failed.fault else ev.Failed(masked)
 
 
-def note_unread(notes: Notes, step: ev.DecodedFrame) -> None:
+def note_unread(notes: Notes, decoded: ev.DecodedFrame) -> None:
     """Write a note about a frame that could not be read: it was passed on or left out."""
-    if step.raw:
+    if decoded.raw:
         notes.changed(
-            "stream.unread_frame", "", f"a frame that cannot be read was passed on unchanged: {step.decode_error}"
+            "stream.unread_frame", "", f"a frame that cannot be read was passed on unchanged: {decoded.decode_error}"
         )
     else:
-        notes.dropped("stream.unread_frame", "", f"a frame that cannot be read was left out: {step.decode_error}")
+        notes.dropped("stream.unread_frame", "", f"a frame that cannot be read was left out: {decoded.decode_error}")
 
 
 def translate_whole_reply(
@@ -438,10 +444,10 @@ def _body_events(plan: Plan, body: bytes, environment: Environment, filters: Res
     reader = StreamReader(
         upstream.binding.frame_decoder(), upstream.codec.decoder(plan.translated, environment, filters.keys)
     )
-    for step in (*reader.feed(body), *reader.close()):
-        if step.decode_error:
-            note_unread(filters.notes, step)
-        events += step.events
+    for decoded in (*reader.feed(body), *reader.close()):
+        if decoded.decode_error:
+            note_unread(filters.notes, decoded)
+        events += decoded.events
     if reader.error is not None:
         raise reader.error
     return tuple(events)

@@ -20,6 +20,7 @@ from dragoman.model.capabilities import Capabilities, Trait
 from dragoman.model.conversation import Conversation, to_canonical
 from dragoman.model.filter import Facts, Features, Filter, MakeResponseFilter, Note, Notes
 from dragoman.wire.http import HttpRequest
+from dragoman.wire.validation import explain_refusal
 
 
 class TranslationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,6 +72,7 @@ FILTER_ORDER: tuple[_Maker, ...] = (
     lambda pair: filters.FixStopReason(
         pauses="pauses" in pair.client.traits or pair.client_family == pair.upstream_family
     ),
+    lambda pair: filters.CompactHistory(pair.client_family, pair.upstream, pair.upstream_family),
     lambda _: filters.NoteAcceptedShapes(),
     lambda pair: filters.StripAttribution() if pair.strips_attribution else None,
     lambda pair: filters.CarrySignatures(pair.client, pair.client_family, pair.upstream),
@@ -80,6 +82,16 @@ FILTER_ORDER: tuple[_Maker, ...] = (
         else filters.FlattenToolHistory(pair.upstream, pair.upstream_family)
     ),
     lambda pair: filters.DropForeign(pair.client, pair.client_family, pair.upstream, pair.upstream_family),
+    lambda pair: (
+        None
+        if pair.client_family == pair.upstream_family or "tool_search" not in pair.upstream.traits
+        else filters.TranslateToolSearch(pair.client_family, pair.upstream, pair.upstream_family)
+    ),
+    lambda pair: (
+        None
+        if pair.client_family == pair.upstream_family or pair.upstream.tools.web_search is None
+        else filters.TranslateWebSearch(pair.client, pair.client_family, pair.upstream, pair.upstream_family)
+    ),
     lambda pair: filters.WrapTextTools(native="text_tools" in pair.upstream.traits),
     lambda pair: None if "bare_tools" in pair.upstream.traits else filters.AddEmptySchemas(),
     lambda pair: filters.PairTools(in_order="results_in_call_order" in pair.upstream.traits),
@@ -92,6 +104,10 @@ FILTER_ORDER: tuple[_Maker, ...] = (
         filters.HashUser(pair.upstream, foreign=pair.client_family != pair.upstream_family)
         if "user" in pair.upstream.traits
         else None
+    ),
+    lambda pair: filters.FitCacheMarks(pair.upstream, foreign=pair.client_family != pair.upstream_family),
+    lambda pair: (
+        filters.AddCacheKey(pair.upstream, pair.upstream_family) if "cache_key" in pair.upstream.traits else None
     ),
     lambda pair: filters.FitLimits(pair.upstream),
     lambda pair: filters.WrapArguments(pair.client, pair.upstream),
@@ -165,11 +181,11 @@ def plan(
         raise Unrepresentable(_NO_QUESTION, at="messages")  # the content is in a field that only its family knows
     settings = settings or TranslationSettings()
     notes = Notes(refuse=settings.losses == "refuse")
-    sent = conversation if model is None or model == conversation.model else structs.replace(conversation, model=model)
+    sent = conversation if model in (None, conversation.model) else structs.replace(conversation, model=model)
     facts, makers, canonical = Facts(), list[MakeResponseFilter](), conversation.messages  # readers return that form
-    altered, noted, finds_calls = False, 0, False
     features: Features | None = None  # None: not computed since the last change
     pipeline = _pipeline(client, upstream, sent.model, settings)
+    altered, noted, finds_calls, keeps_frames = False, 0, False, pipeline.keeps_frames
     for each in pipeline.filters:
         if each.make_response_filter is not None:
             makers.append(each.make_response_filter)
@@ -183,17 +199,17 @@ def plan(
             moved = changed.messages is not sent.messages or changed.system is not sent.system
             if moved and not each.keeps_canonical:
                 changed = to_canonical(changed, canonical)  # a filter may leave an empty text
-                canonical = changed.messages
-            sent, features = changed, None
+            sent, features, canonical = changed, None, changed.messages
         if len(notes) > noted:
             altered, noted = altered or not each.keeps_replies, len(notes)
         if maker is not None:
             makers.append(maker)
             finds_calls = finds_calls or isinstance(each, filters.RawTools)
+            keeps_frames = keeps_frames and not each.replaces_blocks
     if has_content and not (sent.messages or sent.system):
         raise Unrepresentable(_NO_QUESTION, at="messages")
     passes = not altered and not settings.reads_responses and pipeline.same_wire
-    rest = passes and not notes, pipeline.same_wire, pipeline.keeps_frames, pipeline.traits
+    rest = passes and not notes, pipeline.same_wire, keeps_frames, pipeline.traits
     return Plan(client, upstream, conversation, sent, tuple(notes), tuple(makers), settings, passes, finds_calls, *rest)
 
 
@@ -256,5 +272,5 @@ def configure_dialect(dialect: Dialect, settings: dict[str, object]) -> Dialect:
     try:
         checked = msgspec.convert({**{name: getattr(codec, name) for name in known}, **settings}, type(codec))
     except msgspec.ValidationError as error:
-        raise LocalMisuse(f"a setting of {dialect.name}: {error}") from None
+        raise LocalMisuse(f"a setting of {dialect.name}: {explain_refusal(error)}") from None
     return structs.replace(dialect, codec=checked)

@@ -68,6 +68,7 @@ def bedrock_invoke() -> Dialect:
         model_list=None,
         key_header="authorization",
         attribution=False,
+        title="AWS Bedrock InvokeModel with Claude",
     )
 
 

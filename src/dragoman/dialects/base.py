@@ -17,6 +17,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from dragoman.dialects.endpoints import RelayedEndpoints
 from dragoman.dialects.rulebook import Breach, DialectRule
 from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault
 from dragoman.model import events as ev
@@ -28,7 +29,7 @@ from dragoman.wire.frame import Frame, FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 
-Operation: TypeAlias = Literal["generate", "count", "models", "stored"]
+Operation: TypeAlias = Literal["generate", "count", "models", "stored", "relay"]
 
 
 class ApiRequest(Struct, frozen=True):
@@ -275,6 +276,7 @@ class ListedModel(Struct, frozen=True):
     window: int | None = None
     longest_answer: int | None = None
     created: int = 0
+    title: str = ""  # shown to people; empty: the name
 
 
 class ModelListing(Protocol):
@@ -365,6 +367,8 @@ class Dialect(Struct, frozen=True):
     # Returns the rules that an error of the service names and that the body of a request does not show.
     refusal_rules: Callable[[ApiRequest, Fault], Sequence[Breach]] | None = None
     limit_headers: LimitHeaders | None = None  # that the SDKs of the family read
+    relayed: RelayedEndpoints | None = None  # endpoints beside chat
+    title: str = ""  # the name of the API, for people
 
 
 class ContentDetector(Struct):
@@ -399,19 +403,19 @@ class ContentDetector(Struct):
 
 
 class StreamReader:
-    """Reads the bytes of a response stream, in chunks of any size, into decoded frames ("steps").
+    """Reads the bytes of a response stream, in chunks of any size, into decoded frames.
 
     A violation becomes a Failed event, so that the frames before it are not lost.
 
-    A single frame that cannot be read does not end the stream (docs/decisions/answers.md#d7): its step holds no event
-    and the reason. With `keeps_unread`, which is set for a client of the same dialect, the step holds the frame's
-    bytes too, and the client gets them. Without it the frame is dropped; this is a violation while a block is open,
+    A single frame that cannot be read does not end the stream (docs/decisions/answers.md#d7): its `DecodedFrame` has
+    the reason and no event. With `keeps_unread`, which is set for a client of the same dialect, it also has the bytes
+    of the frame, and the client gets them. Without it the frame is dropped; this is a violation while a block is open,
     because a part of the block may be lost.
 
     The bytes of an incomplete frame are counted in `budget`.
 
-    `feed` and `close` return all steps of a chunk. A `ResponseStream` cuts chunks into frames itself, and reads each
-    frame with `step` or by its lane.
+    `feed` and `close` read all frames of a chunk. A `ResponseTranslator` cuts chunks into frames itself, and reads each
+    frame with `decode` or by its lane.
     """
 
     __slots__ = ("_decoder", "_frames", "_keeps_unread", "buffered", "error", "is_over")
@@ -432,37 +436,37 @@ class StreamReader:
         self.error: DragomanError | None = None  # the error of a decoder that ended the stream
 
     def feed(self, chunk: bytes) -> list[ev.DecodedFrame]:
-        """Read more bytes and return the steps that they complete."""
-        steps: list[ev.DecodedFrame] = []
+        """Read more bytes and return the frames that they complete."""
+        decoded_frames: list[ev.DecodedFrame] = []
         try:
             for frame in () if self.is_over else self._frames.feed(chunk):
-                if not self.is_over and (step := self.step(frame)) is not None:
-                    steps.append(step)
+                if not self.is_over and (decoded := self.decode(frame)) is not None:
+                    decoded_frames.append(decoded)
             self.buffered.set(0 if self.is_over else self._frames.buffered_bytes)
         except DragomanError as error:
             if not self.is_over:
-                steps.append(self.fail(error))
-        return steps
+                decoded_frames.append(self.fail(error))
+        return decoded_frames
 
     def close(self, broken: Fault | None = None) -> list[ev.DecodedFrame]:
-        """Return the steps after the end of the bytes; `broken` says why they ended early, if they did."""
-        steps: list[ev.DecodedFrame] = []
+        """Return the frames that the end of the bytes completes; `broken` says why they ended early, if they did."""
+        decoded_frames: list[ev.DecodedFrame] = []
         has_more = broken is None and not self.is_over
         if has_more:
             try:
                 for frame in self._frames.close():
-                    if (step := self.step(frame, closing=True)) is not None:
-                        steps.append(step)
+                    if (decoded := self.decode(frame, closing=True)) is not None:
+                        decoded_frames.append(decoded)
                     if self.is_over:
                         break
             except DragomanError as error:
-                steps.append(self.fail(error))
+                decoded_frames.append(self.fail(error))
         if not self.is_over:
             self.is_over = True
-            steps.append(ev.DecodedFrame(self._decoder.close(broken)))
-        return steps
+            decoded_frames.append(ev.DecodedFrame(self._decoder.close(broken)))
+        return decoded_frames
 
-    def step(self, frame: Frame, *, closing: bool = False) -> ev.DecodedFrame | None:
+    def decode(self, frame: Frame, *, closing: bool = False) -> ev.DecodedFrame | None:
         """Read one frame; None if it must not reach the client. Raises ClientFault only."""
         try:
             events = self._decoder.feed(frame)

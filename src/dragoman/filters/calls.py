@@ -358,7 +358,7 @@ class _WrapStream(Struct, ResponseFilter, eq=False):
         return ()
 
     def _end(self, key: int, call: _OpenCall) -> ev.Events:
-        """Note arguments that are not a complete object; return the buffered ones."""
+        """Add a note about arguments that are not a complete object; return the buffered ones."""
         if call.buffered is None:
             self._notes.changed(
                 "arguments.not_json", "", "the arguments of a call begin like a JSON object but are not a complete one"

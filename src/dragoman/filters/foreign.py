@@ -14,6 +14,9 @@ from typing import TypeVar
 from msgspec import Struct, structs
 
 from dragoman.errors import MalformedRequest, Unrepresentable
+from dragoman.filters.cache_marks import replace_blocks
+from dragoman.filters.tool_search import is_carried
+from dragoman.filters.web_search import is_carried_search
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities, FieldScope
@@ -42,6 +45,7 @@ from dragoman.model.filter import (
     ResponseFilter,
 )
 from dragoman.model.parts import UNREADABLE, missing_media_line, opaque_as_parts, part_text, server_tool_text
+from dragoman.model.search_text import search_text
 from dragoman.wire.jsonio import Json
 
 NO_FIELDS: Mapping[str, str] = {}
@@ -216,7 +220,7 @@ class _FitRequest:
     def _message(self, message: Message, last: bool) -> Message:
         if _is_plain(message):
             return message
-        blocks = tuple([each for block in message.blocks for each in self._block(block, last, message.role)])
+        blocks = replace_blocks(message.blocks, partial(self._block, last=last, role=message.role), self._notes)
         message = self._strip_fields(message, message.at.path)
         return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
 
@@ -281,19 +285,17 @@ class _FitRequest:
         )
         if signature is None or (is_own and "signed_content" in self._target.traits):
             return node
-        self._notes.dropped(
-            "foreign.seal",
-            node.at.path,  # type: ignore[attr-defined]
-            f"the target cannot read a {signature.kind} of {signature.family}",
-        )
+        detail = f"the target cannot read a {signature.kind} of {signature.family}"
+        self._notes.dropped("foreign.seal", node.at.path, detail)  # type: ignore[attr-defined]
         return structs.replace(node, signature=None)
 
     def _opaque(self, block: Opaque, role: Role) -> Iterable[Block]:
-        if block.family == self._family:
+        written = search_text(block)  # of a search that no service has made
+        if written is None and (block.family == self._family or is_carried(block, self._target)):
             return (block,)
         if block.is_redundant:
             return ()
-        readable = server_tool_text(block) or part_text(block.data, block.family)
+        readable = written or server_tool_text(block) or part_text(block.data, block.family)
         if (readable.has_content and readable.text.strip()) or readable.media:
             return self._fit_parts(opaque_as_parts(block, self._notes, words=readable), role)
         kind = block.kind or "a block"
@@ -375,7 +377,7 @@ class _FitRequest:
     def _tool(self, tool: ToolSpec | Opaque) -> ToolSpec | Opaque | None:
         if isinstance(tool, ToolSpec):
             return self._strip_fields(tool, tool.at.path, self._carried.tools)
-        if tool.family == self._family:
+        if tool.family == self._family or is_carried(tool, self._target) or is_carried_search(tool, self._target):
             return tool
         self._notes.dropped(
             "foreign.tool", tool.at.path, f"the tool {tool.kind or ''} runs only at {tool.family}".replace("  ", " ")
@@ -467,9 +469,9 @@ class _ReplyFilter(Struct, ResponseFilter, eq=False):
             foreign, kind = isinstance(block, Reasoning) and "reasoning" not in self._client.traits, "reasoning"
         if foreign:
             self._dropped[event.key], self.reads = True, _WHEN_DROPPING
-            self._notes.dropped(
-                "foreign.block", "", f"the client's dialect has no block for {kind}; it is left out of the reply"
-            )
+            if not (isinstance(block, Opaque) and block.is_redundant):
+                detail = f"the client's dialect has no block for {kind}; it is left out of the reply"
+                self._notes.dropped("foreign.block", "", detail)
             return ()
         bare = self._strip_fields(block)
         return (event if bare is block else structs.replace(event, block=bare),)

@@ -7,14 +7,14 @@ the target. `FitThinkingBudget` adds the rules that Claude has for thinking on e
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Block, Opaque, Reasoning, ToolCall, ToolResult
+from dragoman.model.blocks import Opaque, Reasoning, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec, tool_name
+from dragoman.model.conversation import Conversation, Output, Thinking, ToolChoice, ToolSpec, tool_name
 from dragoman.model.filter import Action, Facts, Features, Filter, MakeResponseFilter, Notes
 from dragoman.wire.jsonio import Json
 
@@ -77,7 +77,6 @@ def _describe(thinking: Thinking) -> str:
 # --- FitLimits
 
 
-N = TypeVar("N", bound=Struct)
 _FEATURES: Features = frozenset(
     {
         "choices",
@@ -90,7 +89,6 @@ _FEATURES: Features = frozenset(
         "chosen",
         "strict_tools",
         "user",
-        "marks",
     }
 )
 _Fit: TypeAlias = Callable[[Conversation, Capabilities, Notes], Conversation]
@@ -114,7 +112,7 @@ class FitLimits(Filter):
     ) -> tuple[Conversation, MakeResponseFilter | None]:
         for fit in _FITS:
             conversation = fit(conversation, self._target, notes)
-        return _cache_marks(conversation, self._target, notes, facts), None
+        return conversation, None
 
 
 def _choices(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
@@ -260,46 +258,6 @@ def _user(conversation: Conversation, target: Capabilities, notes: Notes) -> Con
         return conversation
     notes.dropped("user.dropped", "user", "the target accepts no user id")
     return structs.replace(conversation, user="")
-
-
-def _cache_marks(conversation: Conversation, target: Capabilities, notes: Notes, facts: Facts) -> Conversation:
-    """Keep as many cache marks as the target accepts: those of tools and system first, then the newest of messages."""
-    prompt_marks = sum(1 for node in (*conversation.tools, *conversation.system) if node.cache)
-    message_marks = len(facts.inventory(conversation).marked)
-    surplus = prompt_marks + message_marks - target.cache_marks
-    if surplus <= 0:
-        return conversation
-    notes.dropped("cache.marks", "", f"the target accepts {target.cache_marks} cache marks; {surplus} are left out")
-    from_messages = min(surplus, message_marks)
-    remover = _MarkRemover(from_messages)
-    messages = tuple(map(remover.message, conversation.messages))
-    remover = _MarkRemover(surplus - from_messages)
-    system = tuple(map(remover.node, reversed(conversation.system)))[::-1]
-    tools = tuple(map(remover.node, reversed(conversation.tools)))[::-1]
-    return structs.replace(conversation, messages=messages, system=system, tools=tools)
-
-
-class _MarkRemover:
-    """Removes the first `count` cache marks from the nodes passed to it."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def node(self, node: N) -> N:
-        if self._count and getattr(node, "cache", None) is not None:
-            self._count -= 1
-            return structs.replace(node, cache=None)
-        return node
-
-    def message(self, message: Message) -> Message:
-        if not self._count:
-            return message
-        return structs.replace(message, blocks=tuple(map(self._block, message.blocks)))
-
-    def _block(self, block: Block) -> Block:
-        if isinstance(block, ToolResult):
-            block = structs.replace(block, content=tuple(map(self.node, block.content)))
-        return self.node(block)
 
 
 _FITS: tuple[_Fit, ...] = (

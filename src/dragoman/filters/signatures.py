@@ -40,7 +40,7 @@ from dragoman.model.filter import (
 
 _PREFIX = "dragoman1."
 _BASE64_PREFIX = base64.b64encode(_PREFIX[:9].encode()).decode()  # how a mark begins if the client's field holds base64
-_KINDS = {"signature", "redacted", "encrypted"}
+_NAMES = {"signature": "a signature", "redacted": "redacted reasoning", "encrypted": "encrypted reasoning"}
 _SIGNABLE = (Text, Reasoning, ToolCall)
 _PLAIN, _WITH_OWNER = 2, 3  # dots after the prefix
 
@@ -72,7 +72,7 @@ def unmark_signature(text: str) -> MarkedSignature | None:
         return None
     family, kind, *encoded = text.removeprefix(_PREFIX).split(".")
     decoded = [_decode(each) for each in encoded]
-    if not family or kind not in _KINDS or decoded[0] is None or decoded[-1] is None:
+    if not family or kind not in _NAMES or decoded[0] is None or decoded[-1] is None:
         return None
     signature = Signature(family, decoded[0], kind)  # type: ignore[arg-type]
     return MarkedSignature(signature, decoded[1] if len(decoded) > 1 else None)
@@ -126,7 +126,7 @@ class _RestoreSignatures:
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        # By the id of the call that follows: its signature, and the place where the signature stood.
+        # By the id of the call that follows: its signature, and the place where the signature was.
         self._pending: dict[str, tuple[Signature, str]] = {}
 
     def message(self, message: Message) -> Message:
@@ -140,7 +140,9 @@ class _RestoreSignatures:
     def end(self) -> None:
         for signature, at in self._pending.values():
             self._notes.dropped(
-                "seal.no_call", at, f"a {signature.kind} of {signature.family} has no call it belongs to"
+                "seal.no_call",
+                at,
+                f"the call that {_NAMES[signature.kind]} of {signature.family} belongs to is missing",
             )
 
     def _block(self, block: Block, blocks: list[Block]) -> None:
@@ -227,15 +229,15 @@ class _MarkSignatures(Struct, ResponseFilter, eq=False):
 
     def _drop(self, signature: Signature) -> None:
         self._notes.dropped(
-            "seal.no_place", "", f"the client's dialect has no field for a {signature.kind} of {signature.family}"
+            "seal.no_place", "", f"the client's dialect has no field for {_NAMES[signature.kind]} of {signature.family}"
         )
 
 
 class _MoveToReasoning(_MarkSignatures, eq=False):
     """Moves signatures of texts and calls to reasoning blocks, for a client with signatures only on reasoning.
 
-    A call is buffered until its end, since its signature must stand before it. The signature of a text, which streams,
-    stands before the next block. Without a next block it is dropped: clients do not expect a reply to end with
+    A call is buffered until its end, since its signature must come before it. The signature of a text, which streams,
+    comes before the next block. Without a next block it is dropped: clients do not expect a reply to end with
     reasoning. An empty text that only has a signature is left out.
     """
 

@@ -16,10 +16,13 @@ from msgspec import Struct, structs
 
 from dragoman.errors import Unrepresentable
 from dragoman.filters.calls import fit_alphabet
+from dragoman.filters.compaction import SUMMARY
+from dragoman.filters.tool_search import found_names, has_search, is_carried
 from dragoman.model.blocks import (
     Block,
     ClientTool,
     DefinedTool,
+    FoundTools,
     Location,
     Media,
     Opaque,
@@ -29,7 +32,10 @@ from dragoman.model.blocks import (
     ToolCall,
     ToolChange,
     ToolResult,
+    ToolSearch,
     Untranslatable,
+    WebResults,
+    WebSearch,
 )
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, ToolSpec
@@ -136,12 +142,12 @@ def _with_client_tools(tools: tuple[ToolSpec | Opaque, ...], notes: Notes) -> tu
 
     Raises Unrepresentable if such a function would have the name of another tool.
     """
-    if not any(isinstance(tool, Opaque) and (tool.effects or tool.is_redundant) for tool in tools):
+    if not any(isinstance(tool, Opaque) and _is_replaced(tool) for tool in tools):
         return tools
     names = {tool.name for tool in tools if isinstance(tool, ToolSpec)}
     declared: list[ToolSpec | Opaque] = []
     for tool in tools:
-        if isinstance(tool, ToolSpec) or not (tool.effects or tool.is_redundant):
+        if isinstance(tool, ToolSpec) or not _is_replaced(tool):
             declared.append(tool)
         for effect in tool.effects if isinstance(tool, Opaque) else ():
             if isinstance(effect, ClientTool):
@@ -153,6 +159,25 @@ def _with_client_tools(tools: tuple[ToolSpec | Opaque, ...], notes: Notes) -> tu
                 notes.changed("tools.as_function", tool.at.path, detail)
                 declared.append(ToolSpec(effect.name, effect.description, effect.schema, tool.cache, at=tool.at))
     return tuple(declared)
+
+
+def _is_replaced(tool: Opaque) -> bool:
+    return tool.is_redundant or any(isinstance(effect, ClientTool) for effect in tool.effects)
+
+
+def searched_tools(conversation: Conversation, notes: Notes) -> tuple[ToolSpec | Opaque, ...]:
+    """Return the tools to send to a service that searches them itself: deferred tools stay deferred.
+
+    A tool that a result of a search defines is a deferred one, too; other blocks define tools that are offered at once.
+    """
+    tools = _without_redefinitions(_with_client_tools(conversation.tools, notes), notes)
+    found = found_names(conversation.messages)
+    return tuple(
+        structs.replace(tool, waits_for="search" if tool.name in found else "")
+        if isinstance(tool, ToolSpec) and tool.waits_for == "block"
+        else tool
+        for tool in tools
+    )
 
 
 def _without_redefinitions(tools: tuple[ToolSpec | Opaque, ...], notes: Notes) -> tuple[ToolSpec | Opaque, ...]:
@@ -311,7 +336,7 @@ class _Unwrap(Struct, ResponseFilter, eq=False):
 # --- FlattenToolHistory
 
 
-SUMMARY = "Summary of the conversation so far:"
+_OF_SERVICES = DefinedTool | ToolSearch | FoundTools | WebSearch | WebResults  # effects that other filters translate
 
 
 class FlattenToolHistory(Filter):
@@ -338,7 +363,8 @@ class FlattenToolHistory(Filter):
         nodes = (*inventory.others, *inventory.parts)
         messages = conversation.messages
         has_meaning = any(isinstance(node, Opaque) and node.effects for node in nodes)
-        tools = offered_tools(conversation, notes)
+        is_searched = has_search(conversation.tools, self._target)
+        tools = searched_tools(conversation, notes) if is_searched else offered_tools(conversation, notes)
         if has_meaning:
             history = _History(tools, self._target, self._family, notes)
             messages = tuple([block_out for message in messages for block_out in history.message(message)])
@@ -377,8 +403,9 @@ class _History:
             yield structs.replace(message, blocks=tuple(blocks))
 
     def _is_foreign(self, block: Opaque) -> bool:
-        has_effect = any(not isinstance(effect, DefinedTool) for effect in block.effects)
-        return has_effect and not block.is_redundant and block.family != self._family
+        has_effect = any(not isinstance(effect, _OF_SERVICES) for effect in block.effects)
+        is_own = block.family == self._family or is_carried(block, self._target)
+        return has_effect and not block.is_redundant and not is_own
 
     def _translated(self, block: Opaque) -> Block:
         lines: list[str] = []

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from dragoman.model.blocks import Block, CacheBreakpoint, Extra, Reasoning, Text, ToolResult
+from dragoman.filters.cache_marks import MARK_LOST, move_mark
+from dragoman.model.blocks import Block, Extra, Text, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Role, to_canonical, with_separator
 from dragoman.model.filter import Action, Facts, Features, Filter, MakeResponseFilter, Notes
@@ -138,7 +139,6 @@ def _with_blocks_first(blocks: Iterable[Block], message: Message) -> Message:
 
 
 FILLER = "."
-_MARK_LOST = ", and its cache mark with it"
 B = TypeVar("B", bound=Block)
 
 
@@ -195,19 +195,10 @@ def _without_blanks(blocks: tuple[B, ...], notes: Notes) -> tuple[B, ...]:
         if not isinstance(block, Text) or block.text.strip() or block.signature:
             remaining.append(block)
             continue
-        outcome = "" if block.cache is None else _move_mark(remaining, block.cache)
-        action: Action = "dropped" if outcome == _MARK_LOST else "changed"
+        outcome = "" if block.cache is None else move_mark(remaining, block.cache)
+        action: Action = "dropped" if outcome == MARK_LOST else "changed"
         notes.add("text.blank", action, block.at.path, f"text without content was left out{outcome}")
     return blocks if len(remaining) == len(blocks) else tuple(remaining)
-
-
-def _move_mark(remaining: list[B], mark: CacheBreakpoint) -> str:
-    """Move a cache mark to the block before, which ends at the same place. Return the end of the note's sentence."""
-    if not remaining or isinstance(remaining[-1], Reasoning):
-        return _MARK_LOST
-    if remaining[-1].cache is None:
-        remaining[-1] = structs.replace(remaining[-1], cache=mark)
-    return "; its cache mark moved to the block before"
 
 
 def _strip_end(messages: list[Message], notes: Notes) -> None:

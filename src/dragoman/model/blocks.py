@@ -55,10 +55,14 @@ class Extra(Struct, frozen=True):
     spelling: frozenset[str] = frozenset()
 
 
+# The lifetime of a cached prefix: 5m and 1h are Claude's, 30m and 12h OpenAI's.
+CacheTtl: TypeAlias = Literal["5m", "1h", "30m", "12h"]
+
+
 class CacheBreakpoint(Struct, frozen=True):
     """A prompt-cache breakpoint after the node that carries it."""
 
-    ttl: Literal["5m", "1h"] = "5m"
+    ttl: CacheTtl = "5m"
     extra: Extra | None = None
 
 
@@ -107,10 +111,65 @@ class ClientTool(Struct, frozen=True, tag=True):
     schema: Mapping[str, Json] = {}
 
 
+class ToolSearch(Struct, frozen=True, tag=True):
+    """The service searches its deferred tools: it may, by a tool of this effect; it did, by a block of this effect."""
+
+    id: str = ""
+    arguments: Mapping[str, Json] = {}
+
+
+class FoundTools(Struct, frozen=True, tag=True):
+    """The tools that a search of the service has found."""
+
+    id: str  # of the search; empty if the family has none: the search before it
+    names: tuple[str, ...]
+
+
+class SearchOptions(Struct, frozen=True):
+    """How a service searches the web. An empty value, or None, means the service's own default."""
+
+    max_uses: int | None = None  # searches in one reply
+    allowed_domains: tuple[str, ...] = ()
+    blocked_domains: tuple[str, ...] = ()
+    location: Mapping[str, str] = {}  # of the user: city, region, country, timezone
+    context_size: str = ""  # how much of the pages the model reads: low, medium or high
+    others: tuple[str, ...] = ()  # names of settings that only one family has
+
+
+class WebSearch(Struct, frozen=True, tag=True):
+    """A search of the web: the model may make one, by a tool of this effect; it made one, by a block of this effect."""
+
+    id: str = ""
+    query: str = ""
+    options: SearchOptions = SearchOptions()  # of a tool
+
+
+class WebPage(Struct, frozen=True):
+    """A page that a search of the web has found. `text` is an excerpt, if the service shows one."""
+
+    url: str
+    title: str = ""
+    text: str = ""
+    age: str = ""
+
+
+class WebResults(Struct, frozen=True, tag=True):
+    """The pages that a search of the web has found, or why it failed, as one of Anthropic's error codes."""
+
+    id: str  # of the search
+    pages: tuple[WebPage, ...] = ()
+    error: str = ""
+
+
 class Summary(Struct, frozen=True, tag=True):
     """A text that replaces the conversation before it."""
 
     text: str
+    is_ours: bool = False  # written here, not by a service: no service can read the block
+
+
+class SummaryRequest(Struct, frozen=True, tag=True):
+    """The reply is to be a block with a summary, which will replace the conversation before it."""
 
 
 class Untranslatable(Struct, frozen=True, tag=True):
@@ -134,7 +193,7 @@ class Opaque(Node, frozen=True):
 
     `kind` is a label for people; `model.parts` returns its text for families that cannot read it. A redundant block
     repeats the rest of the conversation: nothing is lost without it. `effects` describes what it does to the
-    conversation, in terms of every family; the filter `flatten_tool_history` reads it.
+    conversation, in terms of every family; filters read it, and a codec writes a block without `data` from it.
     """
 
     family: str
@@ -198,4 +257,18 @@ class ToolResult(Node, frozen=True):
 
 
 Block: TypeAlias = Text | Reasoning | Media | ToolCall | ToolResult | Opaque
-Effect: TypeAlias = DefinedTool | ShownTool | ToolChange | ClientTool | Summary | Untranslatable | ToolCall | ToolResult
+Effect: TypeAlias = (
+    DefinedTool
+    | ShownTool
+    | ToolChange
+    | ClientTool
+    | ToolSearch
+    | FoundTools
+    | WebSearch
+    | WebResults
+    | Summary
+    | SummaryRequest
+    | Untranslatable
+    | ToolCall
+    | ToolResult
+)

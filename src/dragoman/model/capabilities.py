@@ -8,6 +8,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from dragoman.model.blocks import CacheTtl
+
 # Special abilities and requirements of a service.
 Trait: TypeAlias = Literal[
     # turns
@@ -19,6 +21,7 @@ Trait: TypeAlias = Literal[
     "strict_tools",  # a tool may have a strict flag
     "shared_names",  # a tool of the service may have the name of another tool
     "results_in_call_order",  # the model reads the first result as that of the first call and ignores ids
+    "tool_search",  # the service searches deferred tools
     "result_errors",  # a tool result may have an error flag
     "choice_names",  # `auto` or `any` may be limited to some tools
     "parallel_flag",  # a request may allow or forbid parallel calls
@@ -43,14 +46,19 @@ Trait: TypeAlias = Literal[
     "announces",  # a separate frame may announce a block before the one that starts it
     "choices",  # n > 1
     "pauses",  # a reply may stop with a pause, which the client continues with another request
+    "compaction",  # the service compacts a conversation when an item of the input asks for it
     "raw_tools",  # models behind it may write tool calls as raw tokens into the text
     # settings
     "output_names",  # an output schema has a name and a strict flag
     "closed_schemas",  # objects in an output schema need additionalProperties: false
     "budgets",  # thinking may have a token budget
     "thinking_show",  # a request may ask for thinking and hide it
+    "cache_key",  # a request has a key that routes it to the cache of its conversation
     "zero_tokens",  # max_tokens 0 is allowed (cache pre-warm)
 ]
+SearchOption: TypeAlias = Literal["max_uses", "allowed_domains", "blocked_domains", "location", "context_size"]
+MarkPlace: TypeAlias = Literal["tools", "calls", "results", "assistant"]
+MARK_PLACES: frozenset[MarkPlace] = frozenset({"tools", "calls", "results", "assistant"})
 FieldScope: TypeAlias = Literal["request", "tool", "media", "answer"]
 
 
@@ -64,6 +72,34 @@ class IdentifierFormat(Struct, frozen=True):
 
     pattern: str
     limit: int
+    refused: frozenset[str] = frozenset()  # names that are refused all the same, in lower case
+
+
+class WebSearchSupport(Struct, frozen=True):
+    """How a service searches the web: which options it takes, and what else a request with a search may have."""
+
+    options: frozenset[SearchOption] = frozenset()
+    has_blocks: bool = False  # the searches are blocks of the reply; otherwise the reply only cites what they found
+    is_forced_by_any: bool = False  # a choice that demands any tool demands the search, if that is the only tool
+    excludes_functions: bool = False  # a request that declares functions cannot have a search
+
+
+class ToolSupport(Struct, frozen=True):
+    """What tools a request may declare, apart from the form of functions."""
+
+    limit: int | None = None  # how many
+    web_search: WebSearchSupport | None = None  # None: the service does not search
+
+
+class CacheMarks(Struct, frozen=True):
+    """Which prompt-cache marks a service accepts. Texts and media of users and of the system may always have one."""
+
+    count: int = 0  # how many, from clients of other families
+    ttls: tuple[CacheTtl, CacheTtl] = ("5m", "1h")  # the short and the long lifetime
+    known_ttls: frozenset[CacheTtl] = frozenset()  # lifetimes that clients of its own family may send
+    places: frozenset[MarkPlace] = MARK_PLACES  # other places where a mark may be
+    is_own: bool = False  # marks with its lifetimes are sent whatever the model: they were written for such a service
+    allows_long: bool = True  # the longer lifetime, which costs more, may be sent for a long one of another family
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
@@ -82,6 +118,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     ids: IdentifierFormat = IdentifierFormat("a-zA-Z0-9_-", 64)
     arguments: Literal["text", "object"] = "text"
     choice_modes: frozenset[str] = frozenset({"auto", "any", "none", "one"})
+    tools: ToolSupport = ToolSupport()
     result_media: frozenset[str] = frozenset()  # kinds of media that a tool result may contain
     # content
     media: frozenset[tuple[str, str]] = frozenset()  # (kind, form)
@@ -90,7 +127,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     named_media: frozenset[str] = frozenset({"document"})  # kinds of media that have a name
     media_types: Mapping[str, frozenset[str]] = {}  # by kind, of base64 data; no entry: any type
     signatures: frozenset[str] = frozenset()  # families whose signatures it accepts
-    cache_marks: int = 0
+    cache_marks: CacheMarks = CacheMarks()
     # limits and settings
     sampling: frozenset[str] = frozenset()
     sampling_ranges: tuple[tuple[str, float, float], ...] = ()

@@ -162,6 +162,7 @@ class Conversation(Node, frozen=True):
     stream: bool = False
     previous_id: str | None = None
     user: str = ""  # the id of the end user, for the upstream's abuse checks
+    session: str = ""  # identifies the conversation of one client, without its own ids; set by a gateway
     hints: Extra | None = None  # request headers that matter to one family
     server_state: tuple[ServerState, ...] = ()  # state of the client's own service that the request refers to
     estimated_tokens: int | None = None  # an estimate of the input tokens; a filter sets it for the response half

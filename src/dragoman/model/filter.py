@@ -42,8 +42,8 @@ class Note(Struct, frozen=True):
     detail: str
 
     def __str__(self) -> str:
-        place = f" {self.at}:" if self.at else ""
-        return f"[{self.rule}] {self.action}{place} {self.detail}"
+        place = f" {self.at}" if self.at else ""
+        return f"[{self.rule}] {self.action}{place}: {self.detail}"
 
 
 MAX_RESPONSE_NOTES = 1000  # notes kept for one response
@@ -78,19 +78,19 @@ class Notes(list[Note]):
         self.append(Note(rule, action, at, detail))
 
     def changed(self, rule: str, at: str, detail: str) -> None:
-        """Note that something was changed."""
+        """Add a note: something was changed."""
         self.add(rule, "changed", at, detail)
 
     def dropped(self, rule: str, at: str, detail: str) -> None:
-        """Note that something was lost."""
+        """Add a note: something was lost."""
         self.add(rule, "dropped", at, detail)
 
     def added(self, rule: str, at: str, detail: str) -> None:
-        """Note that something was added."""
+        """Add a note: something was added."""
         self.add(rule, "added", at, detail)
 
     def renamed(self, rule: str, at: str, detail: str) -> None:
-        """Note that something was renamed."""
+        """Add a note: something was renamed."""
         self.add(rule, "renamed", at, detail)
 
 
@@ -139,6 +139,7 @@ Feature: TypeAlias = Literal[
     "choices",  # more than one choice
     "whole",  # a reply that is not streamed
     "user",  # a user id
+    "session",  # the session of the client is known
     "hints",  # request headers
     "server_state",  # state that only the client's service has
 ]
@@ -221,6 +222,7 @@ class Facts:
             (conversation.choices > 1, "choices"),
             (not conversation.stream, "whole"),
             (conversation.user, "user"),
+            (conversation.session, "session"),
             (conversation.hints, "hints"),
             (conversation.server_state, "server_state"),
         )
@@ -439,6 +441,7 @@ class Filter(Protocol):
     before: ClassVar[str] = ""  # for a quirk: the name of the shared filter before which it runs
     keeps_replies: ClassVar[bool] = False  # its changes do not alter the reply, or only add to it
     keeps_canonical: ClassVar[bool] = False  # its output messages are always in canonical form
+    replaces_blocks: ClassVar[bool] = False  # its response half leaves out blocks that earlier frames announced
     applies_to: Features | None = None  # it is called only for a conversation that has one of these; None: always
     make_response_filter: MakeResponseFilter | None = None  # makes the response half that every request gets
 

@@ -22,4 +22,5 @@ DIALECT = Dialect(
     limit_headers=LimitHeaders(
         "anthropic-ratelimit-{}-limit", "anthropic-ratelimit-{}-remaining", "anthropic-ratelimit-{}-reset", True
     ),
+    title="Anthropic Messages",
 )

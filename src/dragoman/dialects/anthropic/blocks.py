@@ -12,7 +12,9 @@ from typing import assert_never
 
 from msgspec import structs
 
-from dragoman.dialects.anthropic.tools import is_no_op, meaning_of
+from dragoman.dialects.anthropic.tools import is_no_op, is_written_here, meaning_of, render_search
+from dragoman.dialects.anthropic.web_search import OURS
+from dragoman.dialects.kit.cache_marks import CLAUDE_TTLS, cache_fields, take_cache_control
 from dragoman.dialects.kit.values import ExtraFields, json_text, render_arguments
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import (
@@ -58,24 +60,12 @@ def inner_fields(extra: Extra | None) -> dict[str, Json]:
 
 def take_cache(fields: Fields) -> CacheBreakpoint | None:
     """Take the cache breakpoint if it has a known form; otherwise it stays among the extra fields."""
-    mark = fields.peek("cache_control")
-    if mark is None:
-        fields.any("cache_control")
-        return None
-    if not isinstance(mark, dict) or mark.get("type") != "ephemeral" or mark.get("ttl") not in (None, "5m", "1h"):
-        return None
-    fields.any("cache_control")
-    rest = {name: value for name, value in mark.items() if name not in ("type", "ttl")}
-    return CacheBreakpoint("1h" if mark.get("ttl") == "1h" else "5m", extra_of(to_extra_names(rest)))
+    return take_cache_control(fields, _EXTRA)
 
 
 def with_cache(body: dict[str, Json], cache: CacheBreakpoint | None) -> dict[str, Json]:
     """Add a cache breakpoint to a body, in place, and return the body."""
-    if cache is not None:
-        mark: dict[str, Json] = {"type": "ephemeral"}
-        if cache.ttl != "5m":
-            mark["ttl"] = cache.ttl
-        body["cache_control"] = with_extra(mark, cache.extra)
+    body |= cache_fields(cache, _EXTRA, CLAUDE_TTLS)
     return body
 
 
@@ -83,7 +73,9 @@ def take_opaque(fields: Fields, kind: str) -> Opaque:
     """Return the whole object as an opaque block; only its cache breakpoint is read."""
     cache = take_cache(fields)
     data = fields.rest()
-    return Opaque(FAMILY, data, kind, cache, is_no_op(kind, data), meaning_of(kind, data), at=Location(fields.at))
+    effects = meaning_of(kind, data)
+    own = {} if effects and is_written_here(kind, data) else data
+    return Opaque(FAMILY, own, kind, cache, is_no_op(kind, data), effects, at=Location(fields.at))
 
 
 # --- reading
@@ -102,15 +94,12 @@ def parse_text(fields: Fields) -> Text:
     )
 
 
-_OURS = "dragoman1."  # `encrypted_index` of a citation that we translated from another family
-
-
 def parse_citation(fields: Fields) -> Opaque:
     """Read a citation. One that we translated from another family gets no family: Anthropic would refuse it."""
     kind, url, title, quote = (fields.peek(name) for name in ("type", "url", "title", "cited_text"))
     if url is None and kind == "search_result_location":
         url = fields.peek("source")
-    ours = fields.peek("encrypted_index") == _OURS
+    ours = fields.peek("encrypted_index") == OURS  # translated here from another family
     citation = take_opaque(fields, kind if isinstance(kind, str) else "")
     if not isinstance(url, str) or not url:
         return citation
@@ -128,7 +117,7 @@ def render_citation(citation: Opaque, blame: type[DragomanError]) -> dict[str, J
         "url": source.url,
         "title": source.title or None,
         "cited_text": source.quote,
-        "encrypted_index": _OURS,
+        "encrypted_index": OURS,
     }
 
 
@@ -368,6 +357,8 @@ def _bare(block: Block, blame: type[DragomanError]) -> dict[str, Json]:
             return _render_result(block, blame)
         case Media():
             return _render_media(block, blame)
+        case Opaque(family, data) if family == FAMILY and not data and block.effects:
+            return render_search(block.effects[0])
         case Opaque():
             return _EXTRA.own_data(block, blame)
     assert_never(block)

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from dragoman.dialects.anthropic import encoder, faults, request, rules, stream_rules
+from dragoman.dialects.anthropic import encoder, faults, request, rules, stream_rules, web_search
 from dragoman.dialects.anthropic.blocks import FAMILY
 from dragoman.dialects.anthropic.encoder import AnthropicEncoder
 from dragoman.dialects.anthropic.faults import status_of
@@ -16,14 +16,15 @@ from dragoman.dialects.anthropic.quirks import AddFirstMessage, FitAnthropicReas
 from dragoman.dialects.anthropic.request import VERSION, hints_of
 from dragoman.dialects.anthropic.rules import RULES
 from dragoman.dialects.anthropic.stream import AnthropicDecoder
-from dragoman.dialects.anthropic.tools import COMPACTION
+from dragoman.dialects.anthropic.tools import COMPACTION, searches_tools
 from dragoman.dialects.base import ApiRequest, ListedModel, Operation, in_cache_order
 from dragoman.dialects.kit.binding import EVENT_STREAM, JSON, json_post, request_from_fields
+from dragoman.dialects.kit.cache_marks import CLAUDE_MARKS
 from dragoman.dialects.kit.faults import error_response
 from dragoman.dialects.kit.model_lists import JsonModelList, page_query
 from dragoman.dialects.kit.values import iso_time
 from dragoman.errors import Fault
-from dragoman.model.capabilities import Capabilities, IdentifierFormat, reads_results_by_order, traits
+from dragoman.model.capabilities import Capabilities, IdentifierFormat, ToolSupport, reads_results_by_order, traits
 from dragoman.model.filter import Filter
 from dragoman.wire.fields import Fields
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
@@ -66,10 +67,15 @@ class AnthropicCodec(Struct, frozen=True):
                 "thinking_show",
                 "user",
                 "zero_tokens",
-                when={"results_in_call_order": reads_results_by_order(model), "signed_reasoning": self.signed_thinking},
+                when={
+                    "tool_search": searches_tools(model),
+                    "results_in_call_order": reads_results_by_order(model),
+                    "signed_reasoning": self.signed_thinking,
+                },
             ),
             names=IdentifierFormat("a-zA-Z0-9_-", 128),
             arguments="object",
+            tools=ToolSupport(web_search=web_search.SUPPORT),
             result_media=frozenset({"image", "document"}),
             media=frozenset(
                 {("image", form) for form in ("base64", "url", "file")}
@@ -77,7 +83,7 @@ class AnthropicCodec(Struct, frozen=True):
             ),
             media_types=_MEDIA_TYPES,
             signatures=frozenset({FAMILY, "bedrock"}),
-            cache_marks=4,
+            cache_marks=CLAUDE_MARKS,
             sampling=frozenset(request.SAMPLING_FIELDS),
             sampling_ranges=(("temperature", 0.0, 1.0), ("top_p", 0.0, 1.0)),
             output=frozenset({"text", "schema"}),
@@ -176,7 +182,7 @@ class AnthropicListing:
     """The list of models in Anthropic's form."""
 
     def entry(self, model: ListedModel) -> dict[str, Json]:
-        entry: dict[str, Json] = {"type": "model", "id": model.name, "display_name": model.name}
+        entry: dict[str, Json] = {"type": "model", "id": model.name, "display_name": model.title or model.name}
         limits = {"max_input_tokens": model.window, "max_tokens": model.longest_answer}
         return {**entry, "created_at": iso_time(model.created), **limits}
 

@@ -23,6 +23,8 @@ from dragoman.dialects.anthropic.blocks import (
     with_extra,
 )
 from dragoman.dialects.anthropic.faults import fault_of, render_fault
+from dragoman.dialects.anthropic.tools import search_effects
+from dragoman.dialects.anthropic.web_search import is_translated_search
 from dragoman.dialects.base import Environment
 from dragoman.dialects.kit.streams import ONE_CHOICE, EventWriters, NumberedEncoder
 from dragoman.dialects.kit.values import reply_fields
@@ -102,7 +104,10 @@ def _block(fields: Fields) -> Block:
     if not isinstance(kind, str):
         kind = fields.text("type")
     read = _KINDS.get(kind)
-    return read(fields) if read else Opaque(FAMILY, fields.rest(), kind, at=Location(fields.at))
+    if read:
+        return read(fields)
+    data = fields.rest()
+    return Opaque(FAMILY, data, kind, effects=search_effects(kind, data), at=Location(fields.at))
 
 
 def parse_stop(fields: Fields) -> Stop:
@@ -177,7 +182,7 @@ def render_reply(reply: Reply, request: Conversation, environment: Environment) 
     body = render_envelope(reply.id or environment.new_id("msg_"), reply.model or request.model)
     body["content"] = [render_block(block, LocalMisuse) for block in choice.blocks]
     body |= render_stop(choice.stop)
-    body["usage"] = render_usage(reply.usage or Usage())
+    body["usage"] = render_usage(reply.usage or Usage(), sum(map(is_translated_search, choice.blocks)))
     return jsonio.encode(with_extra(body, reply.extra))
 
 
@@ -199,8 +204,8 @@ def render_stop(stop: Stop) -> dict[str, Json]:
     return with_extra({"stop_reason": _REASON_NAMES[stop.reason], "stop_sequence": stop.sequence}, stop.extra)
 
 
-def render_usage(usage: Usage) -> dict[str, Json]:
-    """Return token counts as a usage object."""
+def render_usage(usage: Usage, searches: int = 0) -> dict[str, Json]:
+    """Return token counts as a usage object; `searches` are those of the web that another service made."""
     body: dict[str, Json] = {
         "input_tokens": usage.input,
         "cache_creation_input_tokens": usage.cache_write,
@@ -209,6 +214,8 @@ def render_usage(usage: Usage) -> dict[str, Json]:
     }
     if usage.reasoning:
         body["output_tokens_details"] = {"thinking_tokens": usage.reasoning}
+    if searches:
+        body["server_tool_use"] = {"web_search_requests": searches, "web_fetch_requests": 0}
     return with_extra(body, usage.extra)
 
 
@@ -251,6 +258,7 @@ class AnthropicEncoder(NumberedEncoder):
         self._reasoning: dict[int, bool] = {}  # keys of reasoning blocks; an empty dict is smaller than a set
         self._buffered: dict[int, Reasoning] = {}  # reasoning whose start is not yet sent
         self._stop = Stop(StopReason.END)
+        self._searches = 0  # of the web, by another service
         self._delta_sent = False  # message_delta was sent
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneTarget | None:
@@ -308,6 +316,7 @@ class AnthropicEncoder(NumberedEncoder):
             self._reasoning[key] = True
             self._buffered[key] = block
         elif isinstance(block, Opaque):
+            self._searches += is_translated_search(block)
             self._whole(key, render_block(block, LocalMisuse), out)
         elif isinstance(block, Media):
             self._start(key, render_block(block, LocalMisuse), out)
@@ -362,7 +371,7 @@ class AnthropicEncoder(NumberedEncoder):
             self._stop = event.stop
         else:
             if not self._delta_sent:
-                usage: Json = render_usage(self._usage) if self._usage else {"output_tokens": 0}
+                usage: Json = render_usage(self._usage, self._searches) if self._usage else {"output_tokens": 0}
                 body: Json = {"type": "message_delta", "delta": render_stop(self._stop), "usage": usage}
                 out.append(Payload(b"message_delta", jsonio.encode(body)))
             out.append(_STOP)

@@ -32,7 +32,13 @@ from dragoman.dialects.anthropic.shapes import (
     decode_request,
     read_typed_message,
 )
-from dragoman.dialects.anthropic.tools import client_tool, find_compaction, find_definitions
+from dragoman.dialects.anthropic.tools import (
+    client_tool,
+    declared_search,
+    find_compaction,
+    find_definitions,
+    render_search,
+)
 from dragoman.dialects.base import ApiRequest, TypedRequest
 from dragoman.dialects.kit.settings import guard_depth
 from dragoman.dialects.kit.values import CLAUDE_TOOL_CHOICES, json_text, render_claude_choice
@@ -287,7 +293,9 @@ def _foreign_call(fields: Fields) -> ToolCall:
 def _tool(fields: Fields) -> ToolSpec | Opaque:
     kind = fields.peek("type")
     if isinstance(kind, str) and kind != "custom":
-        return structs.replace(take_opaque(fields, kind), effects=client_tool(kind, fields.rest()))
+        return structs.replace(
+            take_opaque(fields, kind), effects=client_tool(kind, fields.rest()) or declared_search(kind, fields.rest())
+        )
     fields.text("type", "")
     schema = fields.any("input_schema")
     name, description = fields.identifier("name"), fields.text("description", "")
@@ -435,7 +443,8 @@ def _render_message(message: Message) -> Json:
 
 def _render_tool(tool: ToolSpec | Opaque) -> Json:
     if isinstance(tool, Opaque):
-        return render_block(tool)
+        is_own_search = tool.family == FAMILY and not tool.data and tool.effects
+        return render_search(tool.effects[0], is_tool=True) if is_own_search else render_block(tool)
     if tool.schema is None:
         message = f"the tool {tool.name} accepts free text; anthropic supports only tools with a schema"
         raise Unrepresentable(message, at=tool.at.path)

@@ -94,8 +94,8 @@ stream.input_cut | observed | advice | the input of a tool must be complete; a l
 )
 
 
-MOST_MESSAGES = 100_000
-MOST_CACHE_MARKS = 4
+MAX_MESSAGES = 100_000
+MAX_CACHE_MARKS = 4
 MIN_BUDGET = 1024
 _ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
@@ -118,9 +118,9 @@ def breaches(call: ApiRequest) -> Sequence[Breach]:
     if not isinstance(messages, list) or not messages:
         breaches.append(RULES.breach("messages.required", "messages", "a request must have at least one message"))
         return breaches
-    if len(messages) > MOST_MESSAGES:
+    if len(messages) > MAX_MESSAGES:
         breaches.append(
-            RULES.breach("messages.limit", "messages", f"a request may have at most {MOST_MESSAGES} messages")
+            RULES.breach("messages.limit", "messages", f"a request may have at most {MAX_MESSAGES} messages")
         )
     for index, message in enumerate(messages):
         breaches.extend(_message(message, f"messages[{index}]", last=index == len(messages) - 1))
@@ -419,8 +419,8 @@ def _cache_marks(body: Object) -> Iterator[Breach]:
     messages = body.get("messages")
     for message in messages if isinstance(messages, list) else ():
         count += _marks(message.get("content")) if isinstance(message, dict) else 0
-    if count > MOST_CACHE_MARKS:
-        yield RULES.breach("cache.count", "", f"{count} blocks have cache_control; at most {MOST_CACHE_MARKS} may")
+    if count > MAX_CACHE_MARKS:
+        yield RULES.breach("cache.count", "", f"{count} blocks have cache_control; at most {MAX_CACHE_MARKS} may")
 
 
 def _marks(blocks: Json) -> int:

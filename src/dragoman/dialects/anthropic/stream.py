@@ -30,6 +30,7 @@ from dragoman.dialects.anthropic.blocks import (
 )
 from dragoman.dialects.anthropic.encoder import drop_null, parse_envelope, parse_stop, parse_usage
 from dragoman.dialects.anthropic.faults import fault_of
+from dragoman.dialects.anthropic.tools import search_effects
 from dragoman.dialects.base import Decoder, Environment
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
@@ -249,7 +250,8 @@ class AnthropicDecoder(Decoder):
                 return opened, (ev.BlockStarted(key, opened.block, wire_index=index),)
             case _:
                 data = {"type": kind, **content.rest()}
-                opened = self._new_block(key, Opaque(FAMILY, data, kind, at=Location(content.at)))
+                effects = search_effects(kind, data)
+                opened = self._new_block(key, Opaque(FAMILY, data, kind, effects=effects, at=Location(content.at)))
                 self._keys.budget.reserve(ev.json_size(data))
                 opened.is_buffered = _may_grow(data)
                 return opened, () if opened.is_buffered else (ev.BlockStarted(key, opened.block, wire_index=index),)
@@ -362,9 +364,10 @@ def _complete(opened: _OpenBlock) -> Opaque:
     block = opened.block
     assert isinstance(block, Opaque)
     text = opened.pieces.take()
-    if text and isinstance(block.data, dict):
-        try:
-            block.data["input"] = jsonio.decode(text)
-        except jsonio.JsonError as error:
-            raise MissingField(f"the input of {block.kind} is not JSON: {error}", at="content_block_stop") from None
-    return block
+    if not text or not isinstance(block.data, dict):
+        return block
+    try:
+        block.data["input"] = jsonio.decode(text)
+    except jsonio.JsonError as error:
+        raise MissingField(f"the input of {block.kind} is not JSON: {error}", at="content_block_stop") from None
+    return structs.replace(block, effects=search_effects(block.kind, block.data))

@@ -7,20 +7,32 @@ change. Blocks that show or change tools, or compact the history, have effects t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from dragoman.dialects.anthropic.web_search import (
+    RESULT,
+    declared_web_search,
+    is_our_search,
+    render_web_search,
+    web_search_effects,
+)
 from dragoman.model.blocks import (
     Block,
     ClientTool,
     DefinedTool,
     Effect,
+    FoundTools,
     Opaque,
     ShownTool,
     Summary,
     ToolChange,
+    ToolSearch,
     Untranslatable,
+    WebSearch,
 )
 from dragoman.model.conversation import ServerState
+from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 _STRING: Json = {"type": "string"}
@@ -114,6 +126,10 @@ def _function(data: Mapping[str, Json]) -> tuple[ClientTool, ...]:
 # --- Blocks of this dialect with an effect: they show or change tools, or compact the history
 
 
+_SEARCH_TOOL = "tool_search_tool_"  # the start of the type and of the name of a tool search
+_SEARCH_CALL, _SEARCH_RESULT = "server_tool_use", "tool_search_tool_result"
+_SERVER_ID = "srvtoolu_"
+_CLAUDE = re.compile(r"claude-[a-z]+-(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 ADDITION, COMPACTION = "tool_addition", "compaction"
 _NO_COMPACTION = "the target cannot compact a conversation; leave this out, or send a summary as text"
 _ENCRYPTED_HISTORY = "the history is compacted into encrypted_content, which only the service that wrote it can read"
@@ -122,7 +138,7 @@ _ENCRYPTED_HISTORY = "the history is compacted into encrypted_content, which onl
 def meaning_of(kind: str, data: Mapping[str, Json]) -> tuple[Effect, ...]:
     """Return the effects of a block on tools or history; most blocks have none."""
     read = _READERS.get(kind)
-    return tuple(read(data)) if read else ()
+    return tuple(read(data)) if read else web_search_effects(kind, data)
 
 
 def is_no_op(kind: str, data: Mapping[str, Json]) -> bool:
@@ -171,9 +187,64 @@ def _reference(data: Mapping[str, Json]) -> Iterator[Effect]:
 def _found_tools(data: Mapping[str, Json]) -> Iterator[Effect]:
     content = data.get("content")
     references = content.get("tool_references") if isinstance(content, dict) else None
-    for each in references if isinstance(references, list) else ():
-        if isinstance(each, dict):
-            yield from _reference(each)
+    shown = [each for each in references if isinstance(each, dict)] if isinstance(references, list) else []
+    found = [effect for each in shown for effect in _reference(each)]
+    search = data.get("tool_use_id")
+    names = tuple(effect.name for effect in found if isinstance(effect, ShownTool))
+    yield FoundTools(search if isinstance(search, str) else "", names)
+    yield from found
+
+
+def _search(data: Mapping[str, Json]) -> Iterator[Effect]:
+    name, search, arguments = data.get("name"), data.get("id"), data.get("input")
+    if isinstance(name, str) and name.startswith(_SEARCH_TOOL):
+        yield ToolSearch(search if isinstance(search, str) else "", arguments if isinstance(arguments, dict) else {})
+    else:
+        yield from web_search_effects(_SEARCH_CALL, data)
+
+
+def searches_tools(model: str) -> bool:
+    """Return whether the service searches deferred tools for this model: Claude 4.5 and later."""
+    found = _CLAUDE.search(model)
+    return found is not None and (int(found[1]), int(found[2] or 0)) >= (4, 5)
+
+
+def declared_search(kind: str, data: Mapping[str, Json]) -> tuple[ToolSearch | WebSearch, ...]:
+    """Return the effect of a tool of this type: a search of tools or of the web that the service runs, or none."""
+    return (ToolSearch(),) if kind.startswith(_SEARCH_TOOL) else declared_web_search(kind, data)
+
+
+def search_effects(kind: str, data: Mapping[str, Json]) -> tuple[Effect, ...]:
+    """Return the effects of a block of a reply that is a part of a search; most blocks have none."""
+    return meaning_of(kind, data) if kind in (_SEARCH_CALL, _SEARCH_RESULT, RESULT) else ()
+
+
+def is_written_here(kind: str, data: Mapping[str, Json]) -> bool:
+    """Return whether the block is of a search that Anthropic's service did not make: its effects say all of it."""
+    return kind in (_SEARCH_CALL, RESULT) and is_our_search(data)
+
+
+def render_search(effect: Effect, *, is_tool: bool = False) -> dict[str, Json]:
+    """Write the tool that searches, or a block of a search, from its effect."""
+    match effect:
+        case ToolSearch() if is_tool:
+            return {"type": f"{_SEARCH_TOOL}bm25_20251119", "name": f"{_SEARCH_TOOL}bm25"}
+        case ToolSearch(search, arguments):
+            query: Json = arguments.get("query", arguments.get("pattern"))
+            if not isinstance(query, str):
+                query = jsonio.encode_to_text({**arguments})
+            name = f"{_SEARCH_TOOL}bm25"
+            return {"type": _SEARCH_CALL, "id": _search_id(search), "name": name, "input": {"query": query}}
+        case FoundTools(search, names):
+            references: list[Json] = [{"type": "tool_reference", "tool_name": name} for name in names]
+            content: Json = {"type": "tool_search_tool_search_result", "tool_references": references}
+            return {"type": _SEARCH_RESULT, "tool_use_id": _search_id(search), "content": content}
+        case _:
+            return render_web_search(effect, is_tool=is_tool)
+
+
+def _search_id(search: str) -> str:
+    return search if search.startswith(_SERVER_ID) else _SERVER_ID + re.sub(r"[^A-Za-z0-9_]", "_", search)
 
 
 def _change(data: Mapping[str, Json]) -> Iterator[Effect]:
@@ -200,7 +271,8 @@ def _compaction(data: Mapping[str, Json]) -> Iterator[Effect]:
 
 _READERS: dict[str, Callable[[Mapping[str, Json]], Iterator[Effect]]] = {
     "tool_reference": _reference,
-    "tool_search_tool_result": _found_tools,
+    _SEARCH_CALL: _search,
+    _SEARCH_RESULT: _found_tools,
     ADDITION: _change,
     "tool_removal": _change,
     COMPACTION: _compaction,

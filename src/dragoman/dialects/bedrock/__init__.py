@@ -21,4 +21,10 @@ from dragoman.dialects.bedrock.codec import COUNTS, BedrockBinding, BedrockCodec
 
 __all__ = ["DIALECT", "BedrockBinding", "BedrockCodec"]
 
-DIALECT = Dialect("bedrock", BedrockCodec(), BedrockBinding(), COUNTS)
+DIALECT = Dialect(
+    "bedrock",
+    BedrockCodec(),
+    BedrockBinding(),
+    COUNTS,
+    title="AWS Bedrock Converse",
+)

@@ -30,10 +30,11 @@ from dragoman.dialects.bedrock.rules import RULES
 from dragoman.dialects.bedrock.stream import BedrockDecoder
 from dragoman.dialects.kit import faults as kit
 from dragoman.dialects.kit.binding import JSON, TokenCountField, json_post
+from dragoman.dialects.kit.cache_marks import CLAUDE_MARKS
 from dragoman.dialects.kit.values import decoded, members, text
 from dragoman.dialects.rulebook import Breach
 from dragoman.errors import BadFrame, Fault
-from dragoman.model.capabilities import Capabilities, IdentifierFormat, reads_results_by_order, traits
+from dragoman.model.capabilities import CacheMarks, Capabilities, IdentifierFormat, reads_results_by_order, traits
 from dragoman.model.conversation import Conversation
 from dragoman.model.filter import Filter
 from dragoman.wire import jsonio
@@ -45,7 +46,7 @@ from dragoman.wire.jsonio import Json
 
 _FORMS = {"image": ("base64", "url"), "document": ("base64", "url", "text"), "audio": ("base64", "url")}
 _FORMS["video"] = _FORMS["audio"]
-_MOST_STOPS = 2500
+_MAX_STOPS = 2500
 
 
 class BedrockCodec(Struct, frozen=True):
@@ -90,7 +91,7 @@ class BedrockCodec(Struct, frozen=True):
             result_media=frozenset({"image", "document", "video"}),
             media=frozenset((kind, form) for kind in vendor.media for form in _FORMS[kind]),
             signatures=frozenset({FAMILY, "anthropic"} if vendor.name == "anthropic" else ()),
-            cache_marks=4 if vendor.cache else 0,
+            cache_marks=CLAUDE_MARKS if vendor.cache else CacheMarks(),
             sampling=frozenset({"temperature", "top_p"} | ({"top_k"} if vendor.top_k else set())),
             sampling_ranges=(("temperature", 0.0, 1.0), ("top_p", 0.0, 1.0)),
             output=frozenset({"text", "schema"}),
@@ -100,7 +101,7 @@ class BedrockCodec(Struct, frozen=True):
             user_limit=256,
             server_state=frozenset({"promptVariables"}),
             own_url_prefixes=(S3,),
-            stop_limit=_MOST_STOPS,
+            stop_limit=_MAX_STOPS,
         )
 
     def quirks(self, model: str) -> Sequence[Filter]:

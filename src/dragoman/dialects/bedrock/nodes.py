@@ -7,8 +7,9 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
+from dragoman.dialects.kit.cache_marks import CLAUDE_TTLS
 from dragoman.dialects.kit.values import ExtraFields, base64_bytes
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import CacheBreakpoint, Extra, Location, Media
 from dragoman.model.conversation import to_extra_names
 from dragoman.wire.fields import Fields
@@ -47,6 +48,8 @@ def take_cache_point(fields: Fields) -> CacheBreakpoint | None:
 def render_cache_point(cache: CacheBreakpoint) -> dict[str, Json]:
     """Return a cache breakpoint as a block, which follows the content that is cached."""
     point: dict[str, Json] = {"type": "default"}
+    if cache.ttl not in CLAUDE_TTLS:
+        raise Unrepresentable(f"a cache point cannot have the lifetime {cache.ttl}; expected 5m or 1h")
     if cache.ttl != "5m":
         point["ttl"] = cache.ttl
     return {"cachePoint": EXTRAS.with_extra(point, cache.extra)}

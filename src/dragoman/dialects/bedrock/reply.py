@@ -208,16 +208,16 @@ _KIND_BY_PHRASE: tuple[tuple[ErrorKind, str, ErrorKind], ...] = (
     ("permission", "signature", "auth"),
 )
 # What the operator can do, for messages of the service that do not say it.
-_ADVICE: tuple[tuple[str, str], ...] = (
-    ("token included in the request is expired", "the AWS credentials have expired: renew them (`aws sso login`)"),
-    ("ExpiredToken", "the AWS credentials have expired: renew them (`aws sso login`)"),
-    ("token included in the request is invalid", "AWS does not know these credentials: check the profile in use"),
-    ("scoped to a valid region", "the request was signed for another region than the endpoint's: set the right region"),
-    ("model identifier is invalid", "there is no such model in this region: check the id and the region"),
-    ("on-demand throughput", "this model is reached by an inference profile: put us., eu. or apac. before its id"),
-    ("don't have access to the model", "access to the model must be granted to the account, in this region"),
-    ("ResourceNotFoundException", "there is no such model in this region: check the id and the region"),
-)
+_ADVICE: dict[str, str] = {
+    "token included in the request is expired": "the AWS credentials have expired: renew them (`aws sso login`)",
+    "ExpiredToken": "the AWS credentials have expired: renew them (`aws sso login`)",
+    "token included in the request is invalid": "AWS does not know these credentials: check the profile in use",
+    "scoped to a valid region": "the request was signed for another region than the endpoint's: set the right region",
+    "model identifier is invalid": "there is no such model in this region: check the id and the region",
+    "on-demand throughput": "this model is reached by an inference profile: put us., eu. or apac. before its id",
+    "don't have access to the model": "access to the model must be granted to the account, in this region",
+    "ResourceNotFoundException": "there is no such model in this region: check the id and the region",
+}
 # The exceptions that a stream may hold, by kind.
 _STREAM: dict[ErrorKind, str] = {
     "rate_limit": "throttlingException",
@@ -281,7 +281,7 @@ def _fault(kind: ErrorKind, message: str, status: int | None, code: str, wait: f
     """Return a fault of the exact kind, with advice if there is any."""
     lower = message.lower()
     kind = next((exact for general, words, exact in _KIND_BY_PHRASE if general == kind and words in lower), kind)
-    advice = next((advice for words, advice in _ADVICE if words in message or words in code), "")
+    advice = next((advice for words, advice in _ADVICE.items() if words in message or words in code), "")
     return Fault(
         kind, f"{message} ({advice})" if advice else message, status or _TABLE.default_status(kind), wait, code=code
     )

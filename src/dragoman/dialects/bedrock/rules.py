@@ -94,7 +94,7 @@ stream.usage | documented | advice | usage must have inputTokens, outputTokens a
 """,
 )
 breach = RULES.breach
-MOST_CACHE_POINTS = 4
+MAX_CACHE_POINTS = 4
 _NAME = re.compile(r"[a-zA-Z0-9_ ()\[\]-]+\Z")
 _RULE_OF_FLAW = {"unknown": "field.unknown", "missing": "field.required"}  # other rules have the name of the flaw
 _SCHEMA_MAPS = frozenset({"properties", "$defs", "definitions", "patternProperties"})
@@ -341,8 +341,8 @@ def _cache(body: Object, messages: Json) -> Iterator[Breach]:
                 if isinstance(document, dict) and document.get("format") != "pdf":
                     yield breach("cache.document", place, "A cachePoint may not follow a document other than PDF.")
             before = block
-    if count > MOST_CACHE_POINTS:
-        detail = f"A maximum of {MOST_CACHE_POINTS} blocks with cache_control may be provided. Found {count}."
+    if count > MAX_CACHE_POINTS:
+        detail = f"A maximum of {MAX_CACHE_POINTS} blocks with cache_control may be provided. Found {count}."
         yield breach("cache.count", "", detail)
 
 

@@ -14,6 +14,7 @@ Only the registry imports this package. It does no I/O: it imports the kit and t
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
+from dragoman.dialects.endpoints import GEMINI_ENDPOINTS
 from dragoman.dialects.gemini.codec import MODEL_LIST, GeminiBinding, GeminiCodec, GeminiListing
 from dragoman.dialects.kit.binding import TokenCountField
 
@@ -27,4 +28,6 @@ DIALECT = Dialect(
     GeminiListing(),
     MODEL_LIST,
     key_header="x-goog-api-key",
+    relayed=GEMINI_ENDPOINTS,
+    title="Gemini generateContent",
 )

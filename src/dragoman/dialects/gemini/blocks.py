@@ -21,15 +21,15 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 FAMILY = "gemini"
-MINTED = "~minted"  # marks a call whose id the parser created because the client sent none
+GENERATED_ID = "~minted"  # marks a call whose id the parser created because the client sent none
 EXTRAS = ExtraFields(FAMILY, lambda name, _: name.startswith(INTERNAL_PREFIX))
 Names: TypeAlias = Mapping[str, str]
-_HUMP = re.compile(r"(?<!^)(?=[A-Z])")
+_CAMEL_BOUNDARY = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 def snake_to_camel(*known: str) -> Names:
     """Return the known camelCase names by their snake_case spelling: protobuf's JSON readers accept both."""
-    return {snake: name for name in known if (snake := _HUMP.sub("_", name).lower()) != name}
+    return {snake: name for name in known if (snake := _CAMEL_BOUNDARY.sub("_", name).lower()) != name}
 
 
 def read_object(value: Json, at: str, blame: type[DragomanError], known: Names) -> Fields:
@@ -238,8 +238,8 @@ def render_result(result: ToolResult, called: ToolCall | None, blame: type[Drago
     name = str(own.get(_NAME, called.name if called else ""))
     if not name:
         raise blame("a Gemini tool result needs the tool's name, but its call is missing", at=result.at.path)
-    has_minted_id = called is not None and MINTED in EXTRAS.own_fields(called.extra)
-    call_id = own.get(_ID, "" if has_minted_id else result.call_id)
+    has_generated_id = called is not None and GENERATED_ID in EXTRAS.own_fields(called.extra)
+    call_id = own.get(_ID, "" if has_generated_id else result.call_id)
     body: dict[str, Json] = {"id": call_id} if call_id else {}
     body["name"] = name
     body["response"] = _result_object(own, text, result.is_error)
@@ -324,7 +324,7 @@ def _call(fields: Fields, pairs: ToolCallIds | None) -> ToolCall:
         rest["functionCall"] = unknown
     call_id = pairs.add_call(own_id, name) if pairs else own_id
     if pairs and not own_id:
-        rest[MINTED] = True
+        rest[GENERATED_ID] = True
     return ToolCall(call_id, name, arguments, signature=signature, extra=EXTRAS.extra_of(rest), at=Location(fields.at))
 
 
@@ -348,7 +348,7 @@ def _part_body(block: Text | Reasoning | Media | ToolCall | Opaque, blame: type[
             return {"text": block.text, "thought": True, **render_signature(block.signature)}
         case ToolCall():
             call: dict[str, Json] = (
-                {"id": block.id} if block.id and MINTED not in EXTRAS.own_fields(block.extra) else {}
+                {"id": block.id} if block.id and GENERATED_ID not in EXTRAS.own_fields(block.extra) else {}
             )
             call |= {"name": block.name, "args": render_arguments(block, blame)}
             return {"functionCall": call, **render_signature(block.signature)}

@@ -33,7 +33,7 @@ from dragoman.dialects.kit.faults import error_response
 from dragoman.dialects.kit.model_lists import JsonModelList, page_query
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.blocks import Block, Media, Signature, Text, ToolCall, ToolResult
-from dragoman.model.capabilities import Capabilities, IdentifierFormat, Trait, traits
+from dragoman.model.capabilities import Capabilities, IdentifierFormat, ToolSupport, Trait, WebSearchSupport, traits
 from dragoman.model.conversation import Conversation, Message, Thinking
 from dragoman.model.filter import Facts, Features, Filter, MakeResponseFilter, MessageFilter, Notes
 from dragoman.model.parts import join_texts
@@ -229,6 +229,7 @@ class GeminiCodec(Struct, frozen=True):
             system="leading",
             turns="merge",
             traits=traits(*_TRAITS),
+            tools=ToolSupport(web_search=WebSearchSupport(has_blocks=True, excludes_functions=older)),
             names=IdentifierFormat("a-zA-Z0-9_.:-", 128),
             ids=IdentifierFormat(r"\x21-\x7e", 256),
             arguments="object",
@@ -379,7 +380,7 @@ MODEL_LIST = JsonModelList(
 
 
 class GeminiListing:
-    """The list of models in Gemini's format; see `Listing`."""
+    """The list of models in Gemini's format; see `ModelListing`."""
 
     def entry(self, model: ListedModel) -> dict[str, Json]:
         return {

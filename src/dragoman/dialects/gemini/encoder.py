@@ -16,10 +16,10 @@ from dragoman.dialects.gemini.blocks import EXTRAS, FAMILY, render_part, render_
 from dragoman.dialects.gemini.reply import (
     render_block_feedback,
     render_fault,
-    render_sources,
     render_stop,
     render_usage,
 )
+from dragoman.dialects.gemini.sources import is_search, render_sources
 from dragoman.dialects.kit.values import render_arguments
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
@@ -61,6 +61,7 @@ class GeminiEncoder(Encoder):
         self._signatures: dict[int, Signature] = {}
         self._stops: dict[int, Stop] = {}  # stop reasons that are not sent yet
         self._citations: dict[int, list[Opaque]] = {}  # by choice; the last frame has them
+        self._searches: dict[int, list[Opaque]] = {}  # the same
         self._stopped = False
         self._usage: Usage | None = None
         self._is_usage_sent = True
@@ -151,6 +152,9 @@ class GeminiEncoder(Encoder):
             case ToolCall():
                 self._calls[key] = block, ev.TextBuffer(self._budget)
                 self._calls[key][1].add(block.arguments)
+            case Opaque() if is_search(block):
+                self._budget.reserve(ev.event_size(event) + ev.json_size(*block.effects))
+                self._searches.setdefault(event.choice, []).append(block)
             case Media() | Opaque():
                 yield self._part(key, jsonio.encode(render_part(block, LocalMisuse)))
             case Text() | Reasoning():
@@ -187,7 +191,7 @@ class GeminiEncoder(Encoder):
             body["candidates"] = [
                 {
                     "content": _EMPTY_CONTENT,
-                    **render_sources(self._citations.get(index, ())),
+                    **render_sources(self._citations.get(index, ()), self._searches.get(index, ())),
                     **render_stop(stop),
                     "index": index,
                 }

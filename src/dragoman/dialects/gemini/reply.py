@@ -6,18 +6,18 @@ The codec, the stream decoder and the encoder call these functions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import TypeAlias
 
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import Environment
-from dragoman.dialects.gemini.blocks import EXTRAS, FAMILY, parse_part, read_object, render_part, snake_to_camel
+from dragoman.dialects.gemini.blocks import EXTRAS, parse_part, read_object, render_part, snake_to_camel
+from dragoman.dialects.gemini.sources import FIELDS, is_search, parse_search, parse_sources, render_sources
 from dragoman.dialects.kit.faults import FaultTable, refusal_message
 from dragoman.dialects.kit.settings import guard_depth
-from dragoman.dialects.kit.values import decoded, items, members, objects, text
+from dragoman.dialects.kit.values import decoded, items, members, text
 from dragoman.errors import BadFrame, ErrorKind, Fault, LocalMisuse, MissingField, UpstreamFault
-from dragoman.model.blocks import Block, CitationSource, Opaque, Reasoning, Text, ToolCall
+from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall
 from dragoman.model.conversation import (
     MAX_TOKEN_COUNT,
     Choice,
@@ -246,6 +246,8 @@ def _choice(candidate: Candidate, arguments: Arguments) -> Choice:
         texts = [at for at, block in enumerate(blocks) if isinstance(block, Text)]
         for at in texts[-1:]:  # the last text gets the citations
             blocks[at] = structs.replace(blocks[at], citations=tuple(sources))
+    if (search := parse_search(candidate.rest)) is not None:
+        blocks.append(search)
     return Choice(tuple(blocks), parse_stop(candidate.reason, candidate.rest, has_calls=has_calls))
 
 
@@ -379,10 +381,11 @@ def render_block_feedback(stop: Stop, blocks: object) -> dict[str, Json]:
 
 
 def _render_choice(choice: Choice, index: int) -> Json:
-    parts: list[Json] = [render_part(block, LocalMisuse) for block in choice.blocks]
+    parts: list[Json] = [render_part(block, LocalMisuse) for block in choice.blocks if not is_search(block)]
     content: Json = {"role": "model", "parts": parts or [{"text": ""}]}
     citations = [each for block in choice.blocks if isinstance(block, Text) for each in block.citations]
-    return {"content": content, **render_sources(citations), **render_stop(choice.stop), "index": index}
+    searches = [block for block in choice.blocks if isinstance(block, Opaque) and is_search(block)]
+    return {"content": content, **render_sources(citations, searches), **render_stop(choice.stop), "index": index}
 
 
 def render_stop(stop: Stop) -> dict[str, Json]:
@@ -438,31 +441,3 @@ def render_usage(usage: Usage) -> dict[str, Json]:
         body["thoughtsTokenCount"] = usage.reasoning
     body["totalTokenCount"] = prompt + tools + answer + usage.reasoning
     return EXTRAS.with_extra(body, usage.extra)
-
-
-# --- sources of a reply: `groundingMetadata` and `citationMetadata` of a candidate
-
-FIELDS = ("groundingMetadata", "citationMetadata")
-
-
-def parse_sources(candidate: dict[str, Json]) -> list[Opaque]:
-    """Return the URLs that a candidate names, each once. A Gemini client gets them with the candidate itself."""
-    grounding, citations = (members(candidate.get(name)) for name in FIELDS)
-    chunks = [inner for chunk, _ in objects(grounding.get("groundingChunks"), "") for inner in chunk.values()]
-    entries = citations.get("citationSources") or citations.get("citations")
-    sources: dict[str, CitationSource] = {}
-    for fields in (*chunks, *items(entries)):
-        url, title = (text(members(fields).get(name)) for name in ("uri", "title"))
-        if url:
-            sources.setdefault(url, CitationSource(url, title))
-    return [Opaque(FAMILY, None, "source", source=source) for source in sources.values()]
-
-
-def render_sources(citations: Iterable[Opaque]) -> dict[str, Json]:
-    """Render citations of other families as `groundingMetadata` of a candidate; return {} if there are none.
-
-    `groundingSupports` is left out: it needs byte ranges, which other families do not send.
-    """
-    sources = {each.source.url: each.source for each in citations if each.source is not None and each.family != FAMILY}
-    chunks: list[Json] = [{"web": {"uri": each.url, "title": each.title}} for each in sources.values()]
-    return {"groundingMetadata": {"groundingChunks": chunks}} if chunks else {}

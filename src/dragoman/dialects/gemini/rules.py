@@ -73,7 +73,7 @@ _RANGES = (
     ("presencePenalty", "presencePenalty.range", -2, 2),
     ("frequencyPenalty", "frequencyPenalty.range", -2, 2),
 )
-_HUMP = re.compile(r"(?<=[a-z0-9])_([a-z])")
+_SNAKE_BOUNDARY = re.compile(r"(?<=[a-z0-9])_([a-z])")
 _OPAQUE = frozenset({"args", "response", "parameters", "parametersJsonSchema", "responseSchema", "responseJsonSchema"})
 _ASYNCHRONOUS = ("willContinue", "scheduling")  # on a result: there may be more of them than calls
 
@@ -113,7 +113,7 @@ def _in_camel_case(value: Json) -> Json:
         return [_in_camel_case(item) for item in value]
     if not isinstance(value, dict):
         return value
-    names = {name: _HUMP.sub(lambda found: found[1].upper(), name) for name in value}
+    names = {name: _SNAKE_BOUNDARY.sub(lambda found: found[1].upper(), name) for name in value}
     return {names[name]: item if names[name] in _OPAQUE else _in_camel_case(item) for name, item in value.items()}
 
 

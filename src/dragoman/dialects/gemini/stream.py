@@ -17,6 +17,7 @@ from msgspec import structs
 from dragoman.dialects.base import Decoder, Environment
 from dragoman.dialects.gemini import reply
 from dragoman.dialects.gemini.blocks import EXTRAS, FAMILY, parse_part, snake_to_camel
+from dragoman.dialects.gemini.sources import parse_search, parse_sources
 from dragoman.dialects.kit.streams import BlockEventBuilder
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated, UpstreamFault
 from dragoman.model import events as ev
@@ -37,6 +38,7 @@ class _Choice(BlockEventBuilder):
         super().__init__(FAMILY, keys, index)
         self.has_content = False
         self.sources: list[Opaque] = []  # sent as citations when the candidate ends
+        self.search: Opaque | None = None  # sent as a block at the same time
         self.partial: PartialCall | None = None  # a call whose arguments come in pieces
         self.stopped = False
 
@@ -128,10 +130,11 @@ class GeminiDecoder(Decoder):
             choice.has_content = True
             choice.add(block, events)
         rest = candidate.rest
-        sources = [source for source in reply.parse_sources(rest) if source not in choice.sources] if rest else []
+        sources = [source for source in parse_sources(rest) if source not in choice.sources] if rest else []
         self._keys.budget.reserve(ev.json_size(*sources))
         choice.sources += sources
         if candidate.reason in reply.UNSPECIFIED or choice.stopped:
+            choice.search = parse_search(rest) or choice.search
             if rest:
                 events.append(ev.OpaqueEvent(FAMILY, "candidate", {"index": choice.choice, "fields": rest}))
             return
@@ -142,6 +145,8 @@ class GeminiDecoder(Decoder):
         if choice.is_open and not choice.is_reasoning:
             events += [ev.CitationAdded(choice.key, source) for source in choice.sources]
         choice.end(events)
+        if (search := choice.search or parse_search(rest)) is not None:
+            choice.add(search, events)
         choice.stopped = True
         events.append(ev.Stopped(stop, choice.choice))
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dragoman.dialects.gemini.blocks import EXTRAS, FAMILY, read_object, snake_to_camel, take_items, take_object
-from dragoman.dialects.kit.values import NO_PARAMETERS, tool_body
+from dragoman.dialects.gemini.sources import SEARCH_TOOLS, is_search
+from dragoman.dialects.kit.values import NO_PARAMETERS, members, tool_body
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Location, Opaque
+from dragoman.model.blocks import Location, Opaque, SearchOptions, WebSearch
 from dragoman.model.conversation import ToolChoice, ToolSpec, to_extra_names
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -32,8 +33,14 @@ def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
         for place, each in take_items(tool, "functionDeclarations"):
             tools.append(_function(read_object(each, place, fields.blame, _FUNCTION)))
         if rest := tool.rest():
-            tools.append(Opaque(FAMILY, rest, next(iter(rest)), at=Location(tool.at)))
+            searches = SEARCH_TOOLS.issuperset(rest)
+            effects = (WebSearch(options=_search_options(rest)),) if searches else ()
+            tools.append(Opaque(FAMILY, rest, next(iter(rest)), effects=effects, at=Location(tool.at)))
     return tuple(tools)
+
+
+def _search_options(tool: dict[str, Json]) -> SearchOptions:
+    return SearchOptions(others=tuple(name for inner in tool.values() for name in members(inner)))
 
 
 def _function(fields: Fields) -> ToolSpec:
@@ -96,7 +103,7 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
     for tool in tools:
         if isinstance(tool, Opaque):
             functions = []
-            bodies.append(EXTRAS.own_data(tool, Unrepresentable))
+            bodies.append({"googleSearch": {}} if is_search(tool) else EXTRAS.own_data(tool, Unrepresentable))
             continue
         if not functions:
             bodies.append({"functionDeclarations": functions})

@@ -31,4 +31,5 @@ DIALECT = Dialect(
     model_list=MODEL_LIST,
     models=MODEL_NAMES,
     refusal_rules=refusal_rules,
+    title="Kiro (AWS CodeWhisperer)",
 )

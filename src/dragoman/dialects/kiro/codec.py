@@ -288,7 +288,7 @@ MODEL_LIST = JsonModelList(
 
 
 class KiroListing:
-    """The list of models in Kiro's format; see `Listing`."""
+    """The list of models in Kiro's format; see `ModelListing`."""
 
     def entry(self, model: ListedModel) -> dict[str, Json]:
         figures = {"maxInputTokens": model.window, "maxOutputTokens": model.longest_answer}

@@ -87,7 +87,7 @@ _KIND_BY_PHRASE: tuple[tuple[str, ErrorKind], ...] = (
     ("high volume of traffic", "overloaded"),
     ("too many requests", "rate_limit"),
 )
-_IMPROPER = "improperly formed request"
+_IMPROPER_PHRASE = "improperly formed request"
 _NEARLY_FULL = 0.9  # an "improperly formed" request that fills this share of the window is most likely too long
 
 
@@ -144,7 +144,7 @@ def fault_of(
     # The type is more precise than the status, except for these statuses.
     by_type = None if status in (401, 402, 408, 413, 429, 504) else _TABLE.by_type(code)
     kind = _BY_REASON.get(reason) or by_phrase or by_type or kind
-    if kind == "invalid" and sizes is not None and _IMPROPER in message.lower():
+    if kind == "invalid" and sizes is not None and _IMPROPER_PHRASE in message.lower():
         tokens, window = sizes()
         kind = "context_full" if tokens >= _NEARLY_FULL * window else kind
     message = message or refusal_message(reason, code, status)

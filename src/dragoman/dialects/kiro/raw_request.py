@@ -27,22 +27,27 @@ class KiroRawTurn(Struct, frozen=True):
 
     @property
     def content(self) -> str:
+        """The text of the message."""
         return text(self.body.get("content"))
 
     @property
     def context(self) -> Object:
+        """The `userInputMessageContext` of a user message: its tools and tool results."""
         return members(self.body.get("userInputMessageContext"))
 
     @property
     def uses(self) -> list[LocatedObject]:
+        """The tool calls of an assistant message, each with its path."""
         return list(objects(self.body.get("toolUses"), f"{self.at}.toolUses")) if self.role == "assistant" else []
 
     @property
     def results(self) -> list[LocatedObject]:
+        """The tool results of a user message, each with its path."""
         return list(objects(self.context.get("toolResults"), f"{self.at}.userInputMessageContext.toolResults"))
 
     @property
     def images(self) -> list[LocatedObject]:
+        """The images of the message, each with its path."""
         return list(objects(self.body.get("images"), f"{self.at}.images"))
 
 
@@ -54,19 +59,23 @@ class KiroRawRequest:
 
     @property
     def top(self) -> Object:
+        """The members of the body."""
         return members(self.document)
 
     @property
     def state(self) -> Object:
+        """The members of `conversationState`."""
         return members(self.top.get(_STATE))
 
     @cached_property
     def history(self) -> list[KiroRawTurn]:
+        """The messages of the history, in order."""
         entries = objects(self.state.get("history"), f"{_STATE}.history")
         return [turn for entry, at in entries for turn in _turns(entry, at)]
 
     @cached_property
     def current(self) -> KiroRawTurn | None:
+        """The current message; None if there is none."""
         return next(_turns(members(self.state.get("currentMessage")), f"{_STATE}.currentMessage"), None)
 
     @cached_property
@@ -76,6 +85,7 @@ class KiroRawRequest:
 
     @cached_property
     def tool_entries(self) -> list[LocatedObject]:
+        """The entries of the tool list of the current message, each with its path."""
         if self.current is None:
             return []
         return list(objects(self.current.context.get("tools"), f"{self.current.at}.userInputMessageContext.tools"))
@@ -91,6 +101,7 @@ class KiroRawRequest:
 
     @cached_property
     def images(self) -> list[LocatedObject]:
+        """The images of all messages, each with its path."""
         return [image for turn in self.turns for image in turn.images]
 
 

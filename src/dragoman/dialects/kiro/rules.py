@@ -145,21 +145,23 @@ RULES = Rulebook(
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
-_SINGLE = "items additionalProperties not if then else contains propertyNames unevaluatedItems unevaluatedProperties"
+_SINGLE_KEYWORDS = (
+    "items additionalProperties not if then else contains propertyNames unevaluatedItems unevaluatedProperties"
+)
 _UNIONS = ("anyOf", "oneOf", "allOf")
 
 # The first have been seen in refusals; other projects remove the second.
-_REFUSED = (
+_REFUSED_KEYWORDS = (
     "pattern minLength maxLength minimum maximum exclusiveMinimum exclusiveMaximum minItems maxItems minProperties "
     "maxProperties multipleOf"
 )
-_REMOVED = (
+_REMOVED_KEYWORDS = (
     "format uniqueItems contentEncoding contentMediaType minContains maxContains if then else const patternProperties "
     "propertyNames unevaluatedItems unevaluatedProperties $ref $defs definitions"
 )
 _KEYWORDS = {
-    **dict.fromkeys(_REFUSED.split(), "schema.keyword"),
-    **dict.fromkeys(_REMOVED.split(), "schema.unsure_keyword"),
+    **dict.fromkeys(_REFUSED_KEYWORDS.split(), "schema.keyword"),
+    **dict.fromkeys(_REMOVED_KEYWORDS.split(), "schema.unsure_keyword"),
     "additionalProperties": "schema.additional_properties",
     "$schema": "schema.dollar_schema",
 }
@@ -203,7 +205,7 @@ def _inner(node: Object, at: str) -> Iterator[LocatedObject]:
         listed = node.get(keyword)
         if isinstance(listed, list):
             yield from ((each, f"{at}.{keyword}[{n}]") for n, each in enumerate(listed) if isinstance(each, dict))
-    for keyword in _SINGLE.split():
+    for keyword in _SINGLE_KEYWORDS.split():
         single = node.get(keyword)
         if isinstance(single, dict):
             yield single, f"{at}.{keyword}"

@@ -13,7 +13,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 _LONGEST_NAME = 256  # characters
-_MOST_TOKENS = 10**9  # a larger figure is a mistake
+_MAX_TOKENS = 10**9  # a larger figure is a mistake
 _read_object = jsonio.optional_decoder(dict[str, jsonio.Raw])
 _read_array = jsonio.optional_decoder(list[jsonio.Raw])
 
@@ -73,7 +73,7 @@ def _figure(entry: Json, paths: Sequence[str]) -> int | None:
         value = entry
         for part in path.split("."):
             value = value.get(part) if isinstance(value, dict) else None
-        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST_TOKENS:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MAX_TOKENS:
             return value
     return None
 

@@ -48,9 +48,9 @@ def arguments_text(value: Json) -> str:
 
 
 def refuse_cache_and_signature(block: Text | Media | ToolCall | ToolResult, api: str) -> None:
-    """Raise Unrepresentable for a block with a cache breakpoint or a signature, which neither API has."""
-    if block.cache is not None:
-        raise unrepresentable(block, f"{api} has no cache breakpoints")
+    """Raise Unrepresentable for a signature, and for a cache breakpoint on a call or a result: only parts have them."""
+    if block.cache is not None and isinstance(block, ToolCall | ToolResult):
+        raise unrepresentable(block, f"{api} has no cache breakpoints on {describe(block)}")
     if not isinstance(block, Media | ToolResult) and block.signature is not None:
         raise unrepresentable(block, f"{api} has no field for a signature on {describe(block)}")
 
@@ -131,9 +131,9 @@ def render_function(tool: ToolSpec, name: str) -> Object:
 
 
 def refuse_foreign_tool(tool: ToolSpec | Opaque, family: str, api: str) -> None:
-    """Raise Unrepresentable for a tool of another family, or with a cache breakpoint."""
+    """Raise Unrepresentable for a tool of another family, or with a breakpoint, which only content parts have."""
     if tool.cache is not None:
-        raise Unrepresentable(f"{api} has no cache breakpoints", at=tool.at.path)
+        raise Unrepresentable(f"{api} has no cache breakpoints among tools", at=tool.at.path)
     if isinstance(tool, Opaque) and tool.family != family:
         raise Unrepresentable(f"{api} has no {tool.family} tools", at=tool.at.path)
 

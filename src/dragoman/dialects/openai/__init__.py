@@ -16,6 +16,7 @@ Only the registry imports this package. It is pure: it imports the kit and the m
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
+from dragoman.dialects.endpoints import OPENAI_ENDPOINTS
 from dragoman.dialects.kit.model_lists import OPENAI_MODEL_LIST
 from dragoman.dialects.kit.openai_errors import OPENAI_LIMIT_HEADERS
 from dragoman.dialects.openai.codec import PATH, OpenaiBinding, OpenaiCodec, OpenaiListing
@@ -30,5 +31,7 @@ DIALECT = Dialect(
     listing=OpenaiListing(),
     model_list=OPENAI_MODEL_LIST,
     limit_headers=OPENAI_LIMIT_HEADERS,
+    relayed=OPENAI_ENDPOINTS,
     summary_reader=OpenaiSummaryReader(PATH),
+    title="OpenAI Chat Completions, and servers that implement it",
 )

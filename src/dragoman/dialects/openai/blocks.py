@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
+from dragoman.dialects.kit.cache_marks import BreakpointChoice, cache_fields, take_breakpoint, take_cache_control
 from dragoman.dialects.kit.openai_requests import (
     arguments_text,
     parse_annotation,
@@ -22,7 +23,18 @@ from dragoman.dialects.kit.openai_requests import (
 )
 from dragoman.dialects.kit.values import ExtraFields, base64_text, describe, unrepresentable
 from dragoman.errors import MalformedRequest
-from dragoman.model.blocks import Block, CitationSource, Extra, Location, Media, Opaque, Text, ToolCall, ToolResult
+from dragoman.model.blocks import (
+    Block,
+    CacheBreakpoint,
+    CitationSource,
+    Extra,
+    Location,
+    Media,
+    Opaque,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from dragoman.model.conversation import INTERNAL_PREFIX, PARENT_PREFIX, to_extra_names
 from dragoman.model.parts import join_texts, part_text, read_bad_media, read_loose_part
 from dragoman.wire import jsonio
@@ -57,7 +69,13 @@ class OpenaiSettings(Struct, frozen=True, kw_only=True):
     file_urls: bool = False  # the upstream accepts the URL of a file as its data, as OpenRouter does
     options: tuple[str, ...] = OPTIONS  # those of these fields that the upstream gets from clients of other dialects
     user_limit: int | None = 64  # characters of a user id that the upstream accepts
-    more_knobs: tuple[str, ...] = ()  # numeric fields beyond OpenAI's own: top_k, min_p, repetition_penalty …
+    # which cache marks the upstream gets from clients of other dialects; auto: breakpoints for gpt-5.6 and later
+    cache_marks: BreakpointChoice = "auto"
+    cache_control: bool = False  # the upstream gets cache marks in Anthropic's form, whatever `cache_marks` says
+    cache_long: bool = False  # a mark of 1h is sent with the lifetime of 12h, which costs more
+    cache_key: bool | None = None  # whether the upstream gets a prompt_cache_key of the client's session; None: no
+    web_search: Literal["auto", "field", "openrouter", "none"] = "auto"  # how the upstream searches the web
+    more_sampling: tuple[str, ...] = ()  # numeric fields beyond OpenAI's own: top_k, min_p, repetition_penalty …
 
 
 IMAGE_DETAIL = "image_url.detail"
@@ -69,7 +87,9 @@ _DATA_URL = re.compile(r"data:([^,]+?);base64,(.*)", re.DOTALL | re.IGNORECASE)
 _AUDIO_FORMATS = {"mp3": "audio/mpeg"}  # all others are called audio/<format>
 _AUDIO_MIMES = {"audio/mpeg": "mp3", "audio/mp3": "mp3"}
 # Fields without content of their own: a dialect that lacks them loses nothing.
-_SPELLING = frozenset({"created", "stream_options", "refusal", "citations", "search_results"})
+_SPELLING = frozenset(
+    {"created", "stream_options", "refusal", "citations", "search_results", "web_search_options"}  # the last is a tool
+)
 
 
 def _is_spelling(name: str, value: Json) -> bool:
@@ -147,7 +167,9 @@ def _part(part: JsonObject, at: str, in_result: bool) -> Block:
     kind = str(part["type"])
     try:
         if kind in _MEDIA:
-            return _MEDIA[kind](Fields(part, at))
+            fields = Fields(part, at)
+            cache = take_mark(fields)
+            return structs.replace(_MEDIA[kind](fields), cache=cache)
     except MalformedRequest:
         if not in_result:
             raise
@@ -177,10 +199,15 @@ def _text(part: JsonObject, at: str) -> Text | Opaque:
     if not readable.is_whole:
         return Opaque(FAMILY, part, "text", at=Location(at))
     fields.any("type")
-    extra = EXTRAS.extra(fields)
+    cache, extra = take_mark(fields), EXTRAS.extra(fields)
     if extra is not None and "citations" in extra.spelling:  # in a request they are content, not another spelling
         extra = structs.replace(extra, spelling=extra.spelling - {"citations"})
-    return Text(readable.text, extra=extra, at=Location(at))
+    return Text(readable.text, cache, extra=extra, at=Location(at))
+
+
+def take_mark(fields: Fields) -> CacheBreakpoint | None:
+    """Take the cache mark of a part or a tool: OpenAI's, or Anthropic's, which OpenRouter and LiteLLM accept."""
+    return take_breakpoint(fields, EXTRAS) or take_cache_control(fields, EXTRAS)
 
 
 def refusal_block(text: str, at: str) -> Text:
@@ -301,10 +328,15 @@ def render_content(blocks: Sequence[Block]) -> Json:
     if not blocks:
         return ""
     first = blocks[0]
-    if len(blocks) == 1 and isinstance(first, Text) and first.text and not EXTRAS.wire_fields(first.extra):
+    if len(blocks) == 1 and isinstance(first, Text) and first.text and is_bare(first):
         check_block(first)
         return first.text
     return [render_part(block) for block in blocks]
+
+
+def is_bare(text: Text) -> bool:
+    """Whether a text has neither a cache mark nor fields of its own, so that it can be written as a string."""
+    return text.cache is None and not EXTRAS.wire_fields(text.extra)
 
 
 def render_part(block: Block) -> Json:
@@ -312,20 +344,20 @@ def render_part(block: Block) -> Json:
     match block:
         case Text():
             check_block(block)
-            fields = EXTRAS.wire_fields(block.extra)
+            fields = cache_fields(block.cache, EXTRAS) | EXTRAS.wire_fields(block.extra)
             if fields.pop("refusal", None) is True:
                 return {"type": "refusal", "refusal": block.text, **fields}
             return {"type": "text", "text": block.text, **fields}
         case Media():
             check_block(block)
-            return _render_media(block)
+            return {**_render_media(block), **cache_fields(block.cache, EXTRAS)}
         case Opaque(family=family, data=data) if family == FAMILY:
             return data
         case _:
             raise unrepresentable(block, f"Chat content cannot contain {describe(block)}")
 
 
-def _render_media(media: Media) -> Json:
+def _render_media(media: Media) -> JsonObject:
     fields, own = EXTRAS.wire_fields(media.extra), EXTRAS.own_fields(media.extra)
     data = f"data:{media.mime};base64,{media.data}" if media.form == "base64" else media.data
     match media.kind, media.form:
@@ -354,7 +386,7 @@ def wrap_inner_object(kind: str, inner: JsonObject, fields: JsonObject, **head: 
 
 
 def check_block(block: Text | Media | ToolCall | ToolResult) -> None:
-    """Raise Unrepresentable for a cache mark, a signature or citations, which Chat requests cannot carry."""
+    """Raise Unrepresentable for a mark on a call or a result, a signature or citations, which Chat does not have."""
     refuse_cache_and_signature(block, API_NAME)
     if isinstance(block, Text) and block.citations:
         raise unrepresentable(block, "Chat requests cannot contain citations")

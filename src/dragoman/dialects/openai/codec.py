@@ -10,6 +10,7 @@ from msgspec import structs
 from dragoman.dialects.base import ApiRequest, Encoder, Environment, ListedModel, in_cache_order
 from dragoman.dialects.kit import openai_errors
 from dragoman.dialects.kit.binding import EVENT_STREAM, JSON, SseBinding, json_post, request_from_fields
+from dragoman.dialects.kit.cache_marks import chat_marks
 from dragoman.dialects.kit.faults import error_response
 from dragoman.dialects.kit.openai_errors import status_of
 from dragoman.dialects.kit.openai_requests import EFFORTS
@@ -20,9 +21,10 @@ from dragoman.dialects.openai.encoder import OpenaiEncoder
 from dragoman.dialects.openai.messages import block_rank
 from dragoman.dialects.openai.rules import RULES
 from dragoman.dialects.openai.stream import OpenaiDecoder
+from dragoman.dialects.openai.web_search import search_support
 from dragoman.errors import Fault
 from dragoman.model.blocks import Extra
-from dragoman.model.capabilities import Capabilities, IdentifierFormat, Trait, traits
+from dragoman.model.capabilities import Capabilities, IdentifierFormat, ToolSupport, Trait, traits
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.events import ResponseBudget
 from dragoman.model.filter import Facts, Features, Filter, MakeResponseFilter, MessageFilter, Notes
@@ -52,7 +54,7 @@ class AskUsage(Filter):
 
 
 class OfferFunctionsAsTools(Filter):
-    """Note that legacy `functions` are sent as `tools`, which every server accepts.
+    """Add a note that legacy `functions` are sent as `tools`, which every server accepts.
 
     The reply is written in the client's legacy form.
     """
@@ -144,19 +146,21 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
             ids=IdentifierFormat(r"\x21-\x7e", 64),
-            traits=traits(*_TRAITS, when={"text_tools": self.custom_tools}),
+            traits=traits(*_TRAITS, when={"text_tools": self.custom_tools, "cache_key": self.cache_key is True}),
+            cache_marks=chat_marks("cache_control" if self.cache_control else self.cache_marks, model, self.cache_long),
             shared_fields={
                 "tool": {"format": CUSTOM_FORMAT} if self.custom_tools else {},
                 "media": {"detail": IMAGE_DETAIL},
                 "answer": _REPLY_FIELDS,
                 "request": {name: name for name in self.options},
             },
+            tools=ToolSupport(web_search=search_support(self.web_search, model)),
             result_media=frozenset({"image"}) if self.result_media else frozenset(),
             media=_MEDIA | _BY_URL if self.file_urls else _MEDIA,
             own_family_media=_BY_URL,
             media_roles=frozenset({"user"}),
             signatures=frozenset({FAMILY}),
-            sampling=frozenset({*request.SAMPLING_FIELDS, *self.more_knobs}),
+            sampling=frozenset({*request.SAMPLING_FIELDS, *self.more_sampling}),
             sampling_ranges=(
                 ("temperature", 0, 2),
                 ("top_p", 0, 1),

@@ -260,7 +260,10 @@ def render_assistant(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonO
         fields["content"] = [*map(render_thinking_part, as_parts), *map(render_part, content)]
         reasoning = [each for each in reasoning if each not in as_parts]
     elif (
-        len(content) == 1 and isinstance(content[0], Text) and EXTRAS.own_fields(content[0].extra) == {"refusal": True}
+        len(content) == 1
+        and isinstance(content[0], Text)
+        and content[0].cache is None
+        and EXTRAS.own_fields(content[0].extra) == {"refusal": True}
     ):
         check_block(content[0])
         fields = {"content": None, "refusal": content[0].text}

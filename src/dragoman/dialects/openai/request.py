@@ -13,6 +13,7 @@ from dragoman.dialects.kit.values import items
 from dragoman.dialects.openai.blocks import API_NAME, EXTRAS, MAX_TOKENS_FIELDS, JsonObject, OpenaiSettings, flat_text
 from dragoman.dialects.openai.messages import MessageParser, render_messages, split_leading_system
 from dragoman.dialects.openai.tools import ShapeNotes, parse_choice, parse_tools, render_choice, render_tool
+from dragoman.dialects.openai.web_search import find_form, request_fields, requested_search, written_tools
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.conversation import OTHER_SHAPES, Conversation, Output, to_canonical, to_extra_names
 from dragoman.wire.fields import Fields, describe
@@ -48,7 +49,7 @@ def parse_request(settings: OpenaiSettings, call: ApiRequest) -> Conversation:
     extra_fields |= unknown
     if fields.peek("functions") and not fields.peek("tools"):
         extra_fields["~older"] = True  # the client reads `function_call` and not `tool_calls`
-    tools = parse_tools(fields, notes)
+    tools = (*parse_tools(fields, notes), *requested_search(fields.peek("web_search_options")))
     if notes:
         extra_fields[OTHER_SHAPES] = [list(each) for each in notes]
     conversation = Conversation(
@@ -61,7 +62,7 @@ def parse_request(settings: OpenaiSettings, call: ApiRequest) -> Conversation:
         thinking=thinking_of(fields.text("reasoning_effort", "")),
         max_tokens=max_tokens,
         stop=take_stops(fields, "stop"),
-        sampling=take_sampling(fields, {**SAMPLING_FIELDS, **{name: name for name in settings.more_knobs}}),
+        sampling=take_sampling(fields, {**SAMPLING_FIELDS, **{name: name for name in settings.more_sampling}}),
         choices=take_choices(fields, "n"),
         stream=call.stream,
         user=user,
@@ -104,8 +105,10 @@ def render_request(settings: OpenaiSettings, conversation: Conversation) -> ApiR
         )
     own = EXTRAS.own_fields(conversation.extra)
     body: dict[str, Json] = {"messages": render_messages(conversation.system, conversation.messages, settings)}
-    if conversation.tools:
-        body["tools"] = list(map(render_tool, conversation.tools))
+    form = find_form(settings.web_search, conversation.model)
+    if tools := written_tools(conversation.tools, form):
+        body["tools"] = list(map(render_tool, tools))
+    body |= request_fields(conversation.tools, form)
     body |= render_choice(conversation)
     body |= _render_output(conversation.output)
     if effort := effort_of(conversation.thinking, API_NAME):

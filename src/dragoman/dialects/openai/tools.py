@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from msgspec import structs
+
 from dragoman.dialects.kit import openai_requests as requests
+from dragoman.dialects.kit.cache_marks import CLAUDE_TTLS, cache_fields, take_cache_control
 from dragoman.dialects.kit.openai_requests import (
     LENIENT_TOOL_CHOICES,
     TOOL_CHOICES,
@@ -23,8 +26,9 @@ from dragoman.dialects.openai.blocks import (
     check_block,
     wrap_inner_object,
 )
+from dragoman.dialects.openai.web_search import declared_search, render_search
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Extra, Location, Opaque, ToolCall
+from dragoman.model.blocks import Extra, Location, Opaque, ToolCall, WebSearch
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec, to_extra_names
 from dragoman.model.filter import Action
 from dragoman.wire.fields import Fields, describe
@@ -72,6 +76,11 @@ def nested(fields: Fields) -> Fields:
 
 
 def _tool(fields: Fields) -> ToolSpec | Opaque:
+    cache = take_cache_control(fields, EXTRAS)
+    return structs.replace(_unmarked_tool(fields), cache=cache)
+
+
+def _unmarked_tool(fields: Fields) -> ToolSpec | Opaque:
     kind = fields.peek("type")
     if kind == "custom":
         fields.any("type")
@@ -88,7 +97,8 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
         return _function(fields, inner, to_extra_names(fields.rest()))
     if not isinstance(kind, str):
         fields.fail("type", f"expected a string, got {describe(kind)}")
-    return Opaque(FAMILY, fields.rest(), kind, at=Location(fields.at))
+    data = fields.rest()
+    return Opaque(FAMILY, data, kind, effects=declared_search(kind, data), at=Location(fields.at))
 
 
 def _function(fields: Fields, inner: Fields, rest: JsonObject) -> ToolSpec:
@@ -124,9 +134,12 @@ def _nested_form(form: Json) -> Json:
 
 def render_tool(tool: ToolSpec | Opaque) -> Json:
     """Write a tool. Raises Unrepresentable for one of another family, or one that is to be loaded later."""
-    refuse_foreign_tool(tool, FAMILY, API_NAME)
+    mark = cache_fields(tool.cache, EXTRAS, CLAUDE_TTLS)
+    refuse_foreign_tool(structs.replace(tool, cache=None) if mark else tool, FAMILY, API_NAME)
     if isinstance(tool, Opaque):
-        return tool.data
+        if not tool.data and tool.effects and isinstance(tool.effects[0], WebSearch):
+            return render_search(tool.effects[0].options)
+        return {**tool.data, **mark} if isinstance(tool.data, dict) else tool.data
     if tool.waits_for:
         raise Unrepresentable(f"Chat cannot defer the loading of the tool {tool.name}", at=tool.at.path)
     kind = "custom" if tool.schema is None else "function"
@@ -136,7 +149,7 @@ def render_tool(tool: ToolSpec | Opaque) -> Json:
     own = EXTRAS.own_fields(tool.extra)
     if CUSTOM_FORMAT in own:
         inner["format"] = _nested_form(own[CUSTOM_FORMAT])
-    return wrap_inner_object(kind, inner, EXTRAS.wire_fields(tool.extra))
+    return {**wrap_inner_object(kind, inner, EXTRAS.wire_fields(tool.extra)), **mark}
 
 
 # --- choice

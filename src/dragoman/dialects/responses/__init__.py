@@ -15,6 +15,7 @@ Only the registry imports this package. It is pure: it imports the kit and the m
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
+from dragoman.dialects.endpoints import OPENAI_ENDPOINTS
 from dragoman.dialects.kit.binding import TokenCountField
 from dragoman.dialects.kit.model_lists import OPENAI_MODEL_LIST
 from dragoman.dialects.kit.openai_errors import OPENAI_LIMIT_HEADERS
@@ -29,6 +30,8 @@ DIALECT = Dialect(
     TokenCountField("input_tokens", "response.input_tokens"),
     model_list=OPENAI_MODEL_LIST,
     limit_headers=OPENAI_LIMIT_HEADERS,
+    relayed=OPENAI_ENDPOINTS,
     stored=ResponsesStored(),
     continuation=ResponsesContinuation(),
+    title="OpenAI Responses",
 )

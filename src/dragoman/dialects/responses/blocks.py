@@ -10,6 +10,7 @@ from typing import TypeAlias
 from msgspec import structs
 
 from dragoman.dialects.kit import openai_requests as requests
+from dragoman.dialects.kit.cache_marks import OPENAI_TTLS, cache_fields, take_breakpoint
 from dragoman.dialects.kit.openai_requests import parse_image_url, refuse_cache_and_signature, take_file_data
 from dragoman.dialects.kit.values import ExtraFields, describe, items, members, text, unrepresentable
 from dragoman.errors import MalformedRequest
@@ -115,17 +116,19 @@ def _part(part: Json, at: str, message_fields: JsonObject) -> Part:
     if kind == "refusal":
         return refusal_block(fields.text("refusal", ""), at, message_fields)
     if kind in _MEDIA:
-        return _MEDIA[kind](fields, message_fields)
+        cache = take_breakpoint(fields, EXTRAS)
+        return structs.replace(_MEDIA[kind](fields, message_fields), cache=cache)
     return Opaque(FAMILY, part, kind, extra=EXTRAS.extra_of({**message_fields, MESSAGE_PART: True}), at=Location(at))
 
 
 def parse_text(fields: Fields, message_fields: JsonObject) -> Text:
     """Read a text part with its citations and unknown fields."""
-    text = fields.text("text", "")
+    text, cache = fields.text("text", ""), take_breakpoint(fields, EXTRAS)
     citations = tuple(map(parse_annotation, fields.array("annotations", ())))
     rest = {name: value for name, value in fields.rest().items() if name != "type" and value not in (None, [])}
     return Text(
         text,
+        cache,
         citations=citations,
         extra=EXTRAS.extra_of({**message_fields, **to_extra_names(rest)}),
         at=Location(fields.at),
@@ -211,6 +214,7 @@ def render_content(blocks: Sequence[Block], kind: str) -> Json:
         and isinstance(first, Text)
         and kind == "input_text"
         and first.text
+        and first.cache is None
         and not EXTRAS.wire_fields(first.extra)
     ):
         refuse_cache_and_signature(first, API_NAME)
@@ -224,7 +228,9 @@ def render_part(block: Block, kind: str) -> Json:
     match block:
         case Text():
             refuse_cache_and_signature(block, API_NAME)
-            fields = EXTRAS.wire_fields(block.extra)
+            if block.cache is not None and kind == "output_text":
+                raise unrepresentable(block, "Responses has no cache breakpoints in replies")
+            fields = cache_fields(block.cache, EXTRAS, OPENAI_TTLS) | EXTRAS.wire_fields(block.extra)
             if fields.pop("refusal", None) is True:
                 return {"type": "refusal", "refusal": block.text, **fields}
             body: JsonObject = {"type": kind, "text": block.text}
@@ -233,7 +239,7 @@ def render_part(block: Block, kind: str) -> Json:
             return {**body, **fields}
         case Media():
             refuse_cache_and_signature(block, API_NAME)
-            return _render_media(block)
+            return {**_render_media(block), **cache_fields(block.cache, EXTRAS, OPENAI_TTLS)}
         case Opaque(family=family, data=data) if family == FAMILY:
             return data
         case _:
@@ -253,7 +259,7 @@ def is_message_field(name: str) -> bool:
     return name.startswith(PARENT_PREFIX) or name in _MESSAGE_MARKS
 
 
-def _render_media(media: Media) -> Json:
+def _render_media(media: Media) -> JsonObject:
     data = f"data:{media.mime};base64,{media.data}" if media.form == "base64" else media.data
     match media.kind, media.form:
         case "image", "base64" | "url" | "file":

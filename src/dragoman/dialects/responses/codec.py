@@ -12,18 +12,19 @@ from msgspec import Struct, structs
 from dragoman.dialects.base import ApiRequest, in_cache_order
 from dragoman.dialects.kit import openai_errors
 from dragoman.dialects.kit.binding import EVENT_STREAM, JSON, SseBinding, json_post, request_from_fields
+from dragoman.dialects.kit.cache_marks import BreakpointChoice, is_gpt_since, openai_marks
 from dragoman.dialects.kit.faults import error_response
 from dragoman.dialects.kit.openai_errors import render_error, status_of
 from dragoman.dialects.kit.openai_requests import EFFORTS
 from dragoman.dialects.kit.values import NameOutput, decoded, members, text
-from dragoman.dialects.responses import reply, request, rules
+from dragoman.dialects.responses import reply, request, rules, web_search
 from dragoman.dialects.responses.blocks import FAMILY
 from dragoman.dialects.responses.encoder import ResponsesEncoder
 from dragoman.dialects.responses.request import SERVER_STATE_NAMES
 from dragoman.dialects.responses.rules import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
 from dragoman.errors import ClientFault, Fault
-from dragoman.model.capabilities import Capabilities, IdentifierFormat, reads_results_by_order, traits
+from dragoman.model.capabilities import Capabilities, IdentifierFormat, ToolSupport, reads_results_by_order, traits
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import Facts, Features, Filter, MakeResponseFilter, Notes
 from dragoman.wire import jsonio
@@ -35,7 +36,7 @@ from dragoman.wire.jsonio import Json
 # --- Filters that only this dialect needs
 
 
-LEAST_TOKENS = 16
+MIN_TOKENS = 16
 
 
 class JoinAssistantTurns(Filter):
@@ -73,14 +74,14 @@ class RaiseMaxTokens(Filter):
         self, conversation: Conversation, notes: Notes, facts: Facts
     ) -> tuple[Conversation, MakeResponseFilter | None]:
         limit = conversation.max_tokens
-        if limit is None or limit >= LEAST_TOKENS:
+        if limit is None or limit >= MIN_TOKENS:
             return conversation, None
         notes.changed(
             "responses.least_tokens",
             "max_tokens",
-            f"the limit is raised from {limit} to {LEAST_TOKENS}, the least that the service accepts",
+            f"the limit is raised from {limit} to {MIN_TOKENS}, the least that the service accepts",
         )
-        return structs.replace(conversation, max_tokens=LEAST_TOKENS), None
+        return structs.replace(conversation, max_tokens=MIN_TOKENS), None
 
 
 _SHARED = ("metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention")
@@ -93,6 +94,11 @@ OPTIONS = {
 class ResponsesCodec(Struct, frozen=True):
     """The codec of OpenAI Responses."""
 
+    # which cache marks the upstream gets from clients of other dialects; auto: breakpoints for gpt-5.6 and later
+    cache_marks: BreakpointChoice = "auto"
+    cache_long: bool = False  # a mark of 1h is sent with the lifetime of 12h, which costs more
+    cache_key: bool | None = None  # whether the upstream gets a prompt_cache_key of the client's session; None: yes
+    compaction: bool | None = None  # whether the upstream compacts conversations; None: for gpt-5.4 and later
     family: ClassVar[str] = FAMILY
 
     def capabilities(self, model: str) -> Capabilities:
@@ -111,19 +117,23 @@ class ResponsesCodec(Struct, frozen=True):
                 "citations",
                 "output_names",
                 "user",
-                when={"results_in_call_order": reads_results_by_order(model)},
+                when={
+                    "results_in_call_order": reads_results_by_order(model),
+                    "cache_key": self.cache_key is not False,
+                    "tool_search": is_gpt_since(model, 5, 4),
+                    "compaction": is_gpt_since(model, 5, 4) if self.compaction is None else self.compaction,
+                },
             ),
+            cache_marks=openai_marks(self.cache_marks, model, self.cache_long),
             shared_fields={
                 "tool": {"format": "format"},
                 "media": {"detail": "detail"},
                 "answer": {"service_tier": "service_tier"},
                 "request": OPTIONS,
             },
+            tools=ToolSupport(web_search=web_search.SUPPORT),
             result_media=frozenset({"image", "document"}),
-            media=frozenset(
-                {("image", form) for form in ("base64", "url", "file")}
-                | {("document", form) for form in ("base64", "url", "file")}
-            ),
+            media=frozenset({(kind, form) for kind in ("image", "document") for form in ("base64", "url", "file")}),
             media_roles=frozenset({"user", "system"}),
             signatures=frozenset({FAMILY}),
             sampling=frozenset(request.SAMPLING_FIELDS),

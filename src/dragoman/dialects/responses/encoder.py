@@ -27,7 +27,7 @@ from dragoman.dialects.responses.blocks import (
 from dragoman.dialects.responses.reply import Envelope, ItemWriter, output_part, render_failure
 from dragoman.errors import Fault
 from dragoman.model import events as ev
-from dragoman.model.blocks import Block, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.blocks import Block, Opaque, Reasoning, Signature, Text, ToolCall, WebResults, WebSearch
 from dragoman.model.conversation import Conversation, Stop, StopReason, Usage
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
@@ -83,6 +83,7 @@ class ResponsesEncoder(Encoder):
         self._count = 0  # items so far
         self._open: dict[int, _OpenItem] = {}
         self._invalid_calls: list[_OpenItem] = []
+        self._searches: dict[str, tuple[WebSearch, int, JsonObject]] = {}  # without results so far, by id
         self._output: dict[int, Json] = {}
         self._usage: Usage | None = None
         self._stop = Stop(StopReason.END)
@@ -200,6 +201,8 @@ class ResponsesEncoder(Encoder):
 
     def _stopped(self, stop: Stop) -> Iterator[Payload]:
         self._stop = stop
+        for search in list(self._searches):  # The upstream sent no results.
+            yield from self._web_search(WebResults(search))
         for call in self._invalid_calls:
             if stop.reason not in (StopReason.LENGTH, StopReason.CONTEXT):
                 yield from self._call_done(call)
@@ -256,6 +259,9 @@ class ResponsesEncoder(Encoder):
                 if block.form == "json":
                     item["arguments"] = ""
                 item_state = self._open_item(index, block, item, f"response.{field_name}.delta", {})
+            case Opaque(effects=(WebSearch() | WebResults() as effect, *_)) if not block.data:
+                yield from self._web_search(effect)
+                return
             case Opaque():
                 item = self._writer.item(block) or {}
                 yield from self._added(index, item, announced=announced)
@@ -273,6 +279,20 @@ class ResponsesEncoder(Encoder):
             yield from self._start_reasoning_part(item_state)
         if text:
             yield from self._add_delta(item_state, text)
+
+    def _web_search(self, effect: WebSearch | WebResults) -> Iterator[Payload]:
+        """Write a search of the web, which other families send as two blocks: its item ends with the second."""
+        if isinstance(effect, WebSearch):
+            index, item = self._count, {"id": self._writer.search_id(effect), **self._writer.web_search(effect, None)}
+            self._searches[effect.id] = effect, index, item
+            yield from self._added(index, item, announced=False)
+            where: JsonObject = {"item_id": item["id"], "output_index": index}
+            yield self._event("response.web_search_call.in_progress", where)
+            yield self._event("response.web_search_call.searching", where)
+        elif (started := self._searches.pop(effect.id, None)) is not None:
+            search, index, item = started
+            yield self._event("response.web_search_call.completed", {"item_id": item["id"], "output_index": index})
+            yield self._done(index, {**item, **self._writer.web_search(search, effect)})
 
     def _text(self, index: int, block: Text) -> _OpenItem:
         name = "refusal" if is_refusal(block) else "output_text"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Literal, TypeAlias
@@ -34,9 +35,25 @@ from dragoman.dialects.responses.tools import (
     join_names,
     namespace_fields,
     original_names,
+    render_search,
 )
-from dragoman.model.blocks import Block, Location, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Untranslatable
-from dragoman.model.conversation import PARENT_PREFIX, Message, Role, parent_fields, to_extra_names
+from dragoman.dialects.responses.web_search import is_our_search, web_search_effects
+from dragoman.model.blocks import (
+    Block,
+    Effect,
+    Location,
+    Media,
+    Opaque,
+    Reasoning,
+    Summary,
+    SummaryRequest,
+    Text,
+    ToolCall,
+    ToolResult,
+    Untranslatable,
+    WebResults,
+)
+from dragoman.model.conversation import PARENT_PREFIX, Message, Role, ToolSpec, parent_fields, to_extra_names
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json
@@ -56,15 +73,13 @@ _OUTPUTS = {
     "apply_patch_call_output": "apply_patch_call",
     "local_shell_call_output": "local_shell_call",
 }
-_USERS = frozenset({"agent_message", "mcp_approval_response"})  # and all that end with _output
+_USERS = frozenset({"agent_message", "mcp_approval_response", "compaction_trigger"})  # and all that end with _output
 _SYSTEMS = frozenset({ADDITIONAL_TOOLS, "configuration_update"})
 _COMPACTED = "the conversation is compacted into encrypted_content, which only the service that wrote it can read"
-_UNTRANSLATABLE = {
-    "compaction": _COMPACTED,
-    "compaction_summary": _COMPACTED,  # another name, used by Codex
-    "context_compaction": _COMPACTED,
-    "compaction_trigger": "the target cannot compact a conversation; leave this out, or send a summary as text",
-}
+_COMPACTION = "compaction"
+_COMPACTIONS = frozenset({_COMPACTION, "compaction_summary", "context_compaction"})  # the others are names of Codex
+_COMPACTION_REQUEST = "compaction_trigger"
+_OUR_SUMMARY = "dragoman:"  # the start of an encrypted_content that a summary of ours follows, as base64
 _ITEM_FIELDS = ("id", "status")  # fields of an item that are not content
 
 
@@ -206,15 +221,46 @@ def _whole(fields: Fields, kind: str) -> ItemBlocks:
         role: Role = "system"
     else:
         role = "user" if (kind.endswith("_output") and not is_service_search) or kind in _USERS else "assistant"
-    effects = (Untranslatable(_UNTRANSLATABLE[kind]),) if kind in _UNTRANSLATABLE else ()
+    effects = _compaction_effects(kind, data)
+    if effects and isinstance(effects[0], Summary):
+        role = "user"
+    if is_our_search(data):
+        effects, data = tuple(filter(_is_known, web_search_effects(data))), {}
     whole = Opaque(FAMILY, data, kind, is_redundant=kind == ADDITIONAL_TOOLS, effects=effects, at=Location(fields.at))
     return role, [whole], Location(fields.at)
+
+
+def _is_known(effect: Effect) -> bool:
+    """Return whether the item says what the effect is: the pages are in it only if the client has asked for them."""
+    return not isinstance(effect, WebResults) or bool(effect.pages or effect.error)
+
+
+def _compaction_effects(kind: str, data: JsonObject) -> tuple[Effect, ...]:
+    if kind == _COMPACTION_REQUEST:
+        return (SummaryRequest(),)
+    if kind not in _COMPACTIONS:
+        return ()
+    marker, ours, encoded = text_of(data.get("encrypted_content")).partition(_OUR_SUMMARY)
+    if ours and not marker:
+        try:
+            return (Summary(base64.b64decode(encoded, validate=True).decode("utf-8", "surrogatepass"), is_ours=True),)
+        except ValueError:
+            pass  # cut or changed by the client
+    return (Untranslatable(_COMPACTED),)
 
 
 # --- canonical to wire
 
 
-def render_items(system: Sequence[Text], messages: Iterable[Message]) -> list[Json]:
+def render_summary(text: str) -> JsonObject:
+    """Write a summary of ours as the item that a compaction returns, without its id."""
+    encoded = base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
+    return {"type": _COMPACTION, "encrypted_content": f"{_OUR_SUMMARY}{encoded}"}
+
+
+def render_items(
+    system: Sequence[Text], messages: Iterable[Message], tools: Sequence[ToolSpec | Opaque] = ()
+) -> list[Json]:
     """Write the items of `input`; `system` does not include the instructions. Raises Unrepresentable."""
     kinds: dict[str, str] = {}
     items: list[Json] = list(_messages("system", system, None))
@@ -223,7 +269,7 @@ def render_items(system: Sequence[Text], messages: Iterable[Message]) -> list[Js
             case "assistant" if not message.blocks:
                 items.extend(_messages("assistant", (), message))
             case "assistant":
-                items.extend(render_assistant(message.blocks, kinds))
+                items.extend(render_assistant(message.blocks, kinds, tools))
             case "user":
                 items.extend(_render_user(message, kinds))
             case role:
@@ -268,7 +314,9 @@ def _opaque(block: Block) -> Json:
     raise unrepresentable(block, f"Responses cannot represent {describe(block)}")
 
 
-def render_assistant(blocks: Sequence[Block], kinds: dict[str, str] | None = None) -> Iterator[Json]:
+def render_assistant(
+    blocks: Sequence[Block], kinds: dict[str, str] | None = None, tools: Sequence[ToolSpec | Opaque] = ()
+) -> Iterator[Json]:
     """Write the blocks of an assistant's turn as items. The types of its calls are added to `kinds`."""
     for is_content, group in groupby(blocks, _is_content):
         if is_content:
@@ -283,6 +331,9 @@ def render_assistant(blocks: Sequence[Block], kinds: dict[str, str] | None = Non
                     if kinds is not None:
                         kinds[block.id] = text_of(item["type"])
                     yield item
+                case Opaque(family, data) if family == FAMILY and not data and block.effects:
+                    if item := render_search(block, tools):
+                        yield item
                 case _:
                     yield _opaque(block)
 

@@ -25,7 +25,7 @@ from dragoman.dialects.responses.blocks import (
     text_of,
 )
 from dragoman.dialects.responses.items import parse_call, take_message_fields
-from dragoman.dialects.responses.tools import ToolNameResolver
+from dragoman.dialects.responses.tools import ToolNameResolver, with_search_effects
 from dragoman.errors import OutOfOrder
 from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Location, Opaque, Reasoning, Signature, Text, ToolCall
@@ -136,7 +136,7 @@ class OutputItem:
             case kind:
                 extra = EXTRAS.extra_of(self._announced if self._added else {**self._announced, NEEDS_REENCODING: True})
                 block = Opaque(FAMILY, {"type": kind, **fields.rest()}, kind, extra=extra)
-                return self._whole_block(0, block)
+                return self._whole_block(0, with_search_effects(block, self._tools))
 
     def close(self, *, cut: bool, listed: bool) -> ev.Events:
         """End the item at the end of the response.

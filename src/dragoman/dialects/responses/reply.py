@@ -9,7 +9,8 @@ from msgspec import structs
 from dragoman.dialects.base import Environment
 from dragoman.dialects.kit.openai_errors import CODES, KINDS, RETRY_DELAY, fault_of
 from dragoman.dialects.kit.openai_requests import read_reply
-from dragoman.dialects.kit.values import drop_empty
+from dragoman.dialects.kit.values import drop_empty, items
+from dragoman.dialects.responses import web_search
 from dragoman.dialects.responses.blocks import (
     EXTRAS,
     FAMILY,
@@ -22,20 +23,36 @@ from dragoman.dialects.responses.blocks import (
     render_reasoning_text,
     text_of,
 )
-from dragoman.dialects.responses.items import INSTRUCTIONS, parse_call, render_call, take_message_fields
+from dragoman.dialects.responses.items import INSTRUCTIONS, parse_call, render_call, render_summary, take_message_fields
 from dragoman.dialects.responses.request import render_settings
 from dragoman.dialects.responses.tools import (
     TOOL_SEARCH,
     TOOL_SEARCH_CALL,
+    TOOL_SEARCH_OUTPUT,
     ToolNameResolver,
     has_client_search,
     namespace_fields,
     namespaces,
     render_choice,
+    render_search,
     render_tools,
+    with_search_effects,
 )
 from dragoman.errors import DragomanError, ErrorKind, Fault, MissingField, UpstreamFault
-from dragoman.model.blocks import Block, Extra, Location, Opaque, Reasoning, Text, ToolCall
+from dragoman.model.blocks import (
+    Block,
+    Extra,
+    FoundTools,
+    Location,
+    Opaque,
+    Reasoning,
+    Summary,
+    Text,
+    ToolCall,
+    ToolSearch,
+    WebResults,
+    WebSearch,
+)
 from dragoman.model.conversation import (
     Choice,
     Conversation,
@@ -75,7 +92,9 @@ _PREFIXES = {
     "reasoning": "rs_",
     "function_call": "fc_",
     "custom_tool_call": "ctc_",
+    "compaction": "cmp_",
     TOOL_SEARCH_CALL: "tsc_",
+    TOOL_SEARCH_OUTPUT: "tso_",
 }
 
 # --- wire to canonical
@@ -141,7 +160,8 @@ def parse_item(fields: Fields, tools: ToolNameResolver) -> list[Block]:
         case "function_call" | "custom_tool_call" as kind:
             return [tools.resolve_call(parse_call(Fields({"type": kind, **fields.rest()}, fields.at, fields.blame)))]
         case kind:
-            return [Opaque(FAMILY, {"type": kind, **fields.rest()}, kind, at=Location(fields.at))]
+            item = Opaque(FAMILY, {"type": kind, **fields.rest()}, kind, at=Location(fields.at))
+            return [with_search_effects(item, tools)]
 
 
 def parse_stop(fields: Fields, blocks: Sequence[Block]) -> Stop:
@@ -168,6 +188,13 @@ def render_reply(reply: Reply, request: Conversation, environment: Environment) 
     choice = reply.choices[0] if reply.choices else Choice((), Stop(StopReason.END))
     envelope = Envelope(reply.id, reply.model, EXTRAS.wire_fields(reply.extra), request, environment)
     writer = ItemWriter(request, environment)
+    writer.results = {
+        effect.id: effect
+        for block in choice.blocks
+        if isinstance(block, Opaque)
+        for effect in block.effects
+        if isinstance(effect, WebResults)
+    }
     output = [item for block in choice.blocks if (item := writer.item(block)) is not None]
     return jsonio.encode(envelope.ended(choice.stop, output, reply.usage))
 
@@ -235,9 +262,12 @@ class ItemWriter:
 
     def __init__(self, request: Conversation, environment: Environment) -> None:
         self._environment = environment
+        self._tools = request.tools
         self._namespaces = namespaces(request.tools)
         self._runs_search = has_client_search(request.tools)
         self._used: set[str] = set()
+        self.results: dict[str, WebResults] = {}  # of searches of the web, by the id of the search
+        self._shows_sources = web_search.SOURCES in items(EXTRAS.own_fields(request.extra).get("include"))
 
     def id_for(self, block: Block, kind: str) -> str:
         """Return the item id of a block: its own if it is unused, else a new one."""
@@ -260,10 +290,33 @@ class ItemWriter:
                 return {**self.search(block), "status": "completed"}
             case ToolCall():
                 return {**self.call(block), "status": "completed"}
+            case Opaque(effects=(Summary(text), *_)) if not block.data:
+                item = render_summary(text)
+                return {"id": self.id_for(block, text_of(item["type"])), **item}
+            case Opaque(effects=(ToolSearch() | FoundTools(), *_)) if not block.data:
+                item = render_search(block, self._tools)
+                return {"id": self.id_for(block, text_of(item["type"])), **item}
+            case Opaque(effects=(WebSearch() as search, *_)) if not block.data:
+                item = self.web_search(search, self.results.get(search.id, WebResults(search.id)))
+                return {"id": self.search_id(search), **item}
+            case Opaque(effects=(WebResults(), *_)) if not block.data:
+                return None  # the item of the search has them
             case Opaque():
                 return object_of(block.data)
             case _:
                 return None
+
+    def search_id(self, search: WebSearch) -> str:
+        """Return the item id of a search of the web."""
+        own = web_search.item_id(search.id or self._environment.new_id(""))
+        if own in self._used:
+            own = web_search.item_id(self._environment.new_id(""))
+        self._used.add(own)
+        return own
+
+    def web_search(self, search: WebSearch, results: WebResults | None) -> JsonObject:
+        """Return the item of a search of the web, without its id; without results it is in progress."""
+        return web_search.render_call(search, results, shows_sources=self._shows_sources)
 
     def message(self, text: Text) -> JsonObject:
         """Return the message item of a text, without content."""

@@ -20,6 +20,7 @@ from dragoman.dialects.responses.tools import (
     render_tools,
     with_added_tools,
 )
+from dragoman.dialects.responses.web_search import request_fields
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Location, Opaque, Text
 from dragoman.model.conversation import (
@@ -224,11 +225,12 @@ def render_request(conversation: Conversation) -> ApiRequest:
     body: JsonObject = {}
     if system and _is_instructions(system[0]):
         body["instructions"], system = system[0].text, system[1:]
-    body["input"] = render_items(system, conversation.messages)
+    body["input"] = render_items(system, conversation.messages, conversation.tools)
     if tools := render_tools(conversation.tools):
         body["tools"] = tools
     body |= render_choice(conversation)
     body |= render_settings(conversation)
+    body |= request_fields(conversation.tools, EXTRAS.own_fields(conversation.extra))
     if conversation.previous_id is not None:
         body["previous_response_id"] = conversation.previous_id
     return ApiRequest(

@@ -38,6 +38,7 @@ from dragoman.wire.jsonio import Json
 
 _EMPTY_FRAMES = (b"", b"null", b"[DONE]")  # frames that no client can read as an event (docs/decisions/answers.md#d51)
 _TEXT = "response.output_text.delta"
+_PROGRESS = "response.web_search_call."  # events whose content is in the item, too
 _MAX_PARTS = 1 << 10
 _MAX_ITEMS = 1 << 20
 
@@ -117,7 +118,9 @@ class ResponsesDecoder(Decoder):
             kinds, handler = _DELTA_HANDLERS[kind]
             item = self._open(fields, kinds)
             return started if item is None else (*started, *handler(item, fields))
-        return (ev.OpaqueEvent(FAMILY, kind, {"type": kind, **fields.rest()}),) if self._started else ()
+        if not self._started or kind.startswith(_PROGRESS):
+            return ()
+        return (ev.OpaqueEvent(FAMILY, kind, {"type": kind, **fields.rest()}),)
 
     def close(self, broken: Fault | None) -> ev.Events:
         if self._is_over:

@@ -1,7 +1,7 @@
 """Parse and render tools, tool choice and tool namespaces of the Responses API. Pure.
 
 A namespace contains tools whose names are unique only inside it. No other dialect has namespaces, so the canonical name
-of such a tool joins both names. The two original names are kept as spelling and restored in replies. If another tool
+of such a tool joins both names. The two original names are kept with the tool, and restored in replies. If another tool
 has the joined name, the separator gets longer.
 """
 
@@ -15,19 +15,25 @@ from msgspec import structs
 from dragoman.dialects.kit import openai_requests as requests
 from dragoman.dialects.kit.openai_requests import take_parameters
 from dragoman.dialects.kit.values import NO_PARAMETERS
+from dragoman.dialects.responses import web_search
 from dragoman.dialects.responses.blocks import API_NAME, EXTRAS, FAMILY, JsonObject, object_of, text_of
+from dragoman.dialects.responses.web_search import declared_web_search
 from dragoman.model.blocks import (
     Block,
     ClientTool,
     DefinedTool,
     Effect,
     Extra,
+    FoundTools,
     Location,
     Opaque,
     ShownTool,
     Text,
     ToolCall,
     ToolResult,
+    ToolSearch,
+    WebResults,
+    WebSearch,
 )
 from dragoman.model.conversation import (
     NATIVE_NAME,
@@ -210,10 +216,12 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
     return ToolSpec(name, description, schema, strict=strict, waits_for=waits_for, extra=extra, at=at)
 
 
-def _search(data: JsonObject) -> tuple[ClientTool, ...]:
-    """Return the function that stands for a client's tool search in other families."""
-    if data.get("type") != TOOL_SEARCH or data.get("execution") != "client":
-        return ()
+def _search(data: JsonObject) -> tuple[ClientTool | ToolSearch | WebSearch, ...]:
+    """Return the effect of a search: the function in place of a client's, or a search of the service."""
+    if data.get("type") != TOOL_SEARCH:
+        return declared_web_search(data)
+    if data.get("execution") != "client":
+        return (ToolSearch(),)
     schema = data.get("parameters")
     return (
         ClientTool(
@@ -259,7 +267,8 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
 def _render_tool(tool: ToolSpec | Opaque) -> Json:
     requests.refuse_foreign_tool(tool, FAMILY, API_NAME)
     if isinstance(tool, Opaque):
-        return tool.data
+        options = [effect.options for effect in tool.effects if isinstance(effect, WebSearch)]
+        return tool.data or (web_search.render_tool(options[0]) if options else {"type": TOOL_SEARCH})
     kind = "custom" if tool.schema is None else "function"
     body: JsonObject = {"type": kind, **requests.render_function(tool, split_name(tool.extra, tool.name)[1])}
     if tool.waits_for == "search":
@@ -417,9 +426,9 @@ def _added_effects(item: Opaque, declared: ToolNameResolver) -> tuple[Effect, ..
 def _search_call_effects(item: Opaque, declared: ToolNameResolver) -> tuple[Effect, ...]:
     data = object_of(item.data)
     call_id = client_call_id(data)
-    if not call_id:
-        return ()
     value = data.get("arguments")
+    if not call_id:
+        return (ToolSearch(text_of(data.get("id")), object_of(value)),)
     arguments = value if isinstance(value, str) else jsonio.encode_to_text(value if value is not None else {})
     return (ToolCall(call_id, TOOL_SEARCH, arguments, at=item.at),)
 
@@ -429,7 +438,7 @@ def _search_output_effects(item: Opaque, declared: ToolNameResolver) -> tuple[Ef
     call_id = client_call_id(data)
     if not call_id:
         names = _names(_declared_tools(item), declared)
-        return (*map(DefinedTool, names), *map(ShownTool, names))
+        return (FoundTools("", tuple(names)), *map(DefinedTool, names), *map(ShownTool, names))
     parts: list[Text | Opaque] = []
     entries = data.get("tools")
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
@@ -441,11 +450,39 @@ def _search_output_effects(item: Opaque, declared: ToolNameResolver) -> tuple[Ef
     return (ToolResult(call_id, tuple(parts) or (Text(_NOTHING_FOUND),), at=item.at),)
 
 
+def _web_search_effects(item: Opaque, declared: ToolNameResolver) -> tuple[Effect, ...]:
+    return item.effects or web_search.web_search_effects(object_of(item.data))
+
+
 _EFFECTS = {
     ADDITIONAL_TOOLS: _added_effects,
     TOOL_SEARCH_CALL: _search_call_effects,
     TOOL_SEARCH_OUTPUT: _search_output_effects,
+    web_search.CALL: _web_search_effects,
 }
+
+
+def with_search_effects(item: Opaque, declared: ToolNameResolver) -> Opaque:
+    """Return an output item with its effects if it is a part of a search that the service makes."""
+    is_tool_search = item.kind in (TOOL_SEARCH_CALL, TOOL_SEARCH_OUTPUT) and not client_call_id(object_of(item.data))
+    is_search = is_tool_search or item.kind == web_search.CALL
+    return structs.replace(item, effects=_EFFECTS[item.kind](item, declared)) if is_search else item
+
+
+def render_search(block: Opaque, tools: Sequence[ToolSpec | Opaque]) -> JsonObject:
+    """Write an item of a tool search from its effect; what was found is written with its definitions."""
+    common: JsonObject = {"execution": "server", "call_id": None, "status": "completed"}
+    match block.effects:
+        case (ToolSearch(arguments=arguments), *_):
+            return {"type": TOOL_SEARCH_CALL, **common, "arguments": {**arguments}}
+        case (FoundTools(names=names), *_):
+            known = {tool.name: tool for tool in tools if isinstance(tool, ToolSpec)}
+            found = render_tools([known[name] for name in names if name in known])
+            return {"type": TOOL_SEARCH_OUTPUT, **common, "tools": found}
+        case (WebSearch() as search, *_):
+            return web_search.render_call(search, WebResults(search.id), shows_sources=False)
+        case _:
+            return {}
 
 
 def client_call_id(item: JsonObject) -> str:

@@ -15,7 +15,7 @@ _QWEN_CODER = ("qwen_coder",)
 _DSML = ("dsml",)
 _LLAMA4 = ("llama4_pythonic", "pythonic")  # Llama 4 also writes the list without its markers
 
-# An alias stands for the tables or families it names.
+# An alias names tables or families.
 FORMAT_ALIASES: dict[str, tuple[str, ...]] = {
     # vLLM
     "cohere_command3": ("cohere",),

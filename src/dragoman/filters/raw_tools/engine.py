@@ -1,4 +1,4 @@
-"""The engine reads the text of one choice, cut anywhere, and returns text, reasoning, calls and remarks. Pure.
+"""The engine reads the text of one choice, cut anywhere, and returns text, reasoning, calls and notes. Pure.
 
 Theory of operation. The engine is in one state and reads the text from a position on; each state returns how far it
 could read. The engine sees the unread rest again with the next text, so it never decides on half a marker.
@@ -24,8 +24,8 @@ from collections.abc import Callable
 
 from dragoman.filters.raw_tools.engine_base import AFTER, BODY, HEADER, PROSE, QUOTE, QUOTED, SECTION, SPACE, STRAY
 from dragoman.filters.raw_tools.grammar import MarkerRole
-from dragoman.filters.raw_tools.outputs import Channel, Output, TextOutput, stray_remark
-from dragoman.filters.raw_tools.prose import MOST_PIECES, Quotation
+from dragoman.filters.raw_tools.outputs import Channel, Output, TextOutput, stray_note
+from dragoman.filters.raw_tools.prose import MAX_PIECES, Quotation
 from dragoman.filters.raw_tools.readers import LIMIT, skip_white_space
 from dragoman.filters.raw_tools.sections import QuotationStates
 from dragoman.filters.raw_tools.table import Table
@@ -66,7 +66,7 @@ class Engine(QuotationStates):
         """Record a text that passed unchanged."""
         context = self._context
         context.pieces.append(text)
-        if len(context.pieces) > MOST_PIECES or len(text) > _LONG_TEXT:
+        if len(context.pieces) > MAX_PIECES or len(text) > _LONG_TEXT:
             context.parse_pieces()
 
     def feed(self, text: str, channel: Channel = Channel.TEXT) -> list[Output]:
@@ -133,7 +133,7 @@ class Engine(QuotationStates):
                 and len(self._unread) >= _MIN_RESIDUE
                 and self._grammar.special_markers.begins(self._unread)
             ):
-                self._remark("residue", f"{self._unread} next to a native call was removed")
+                self._note("residue", f"{self._unread} next to a native call was removed")
                 self._unread = ""
         return self._take_output()
 
@@ -212,7 +212,7 @@ class Engine(QuotationStates):
         if len(residue) < _MIN_RESIDUE or self._context.quotation() is not None:
             self._emit_text(residue)
         else:
-            self._out.append(self._removal_remark(residue))
+            self._out.append(self._removal_note(residue))
 
     def _start_of_text(self, text: str, at: int, final: bool) -> int | None:
         """Read the start of a text; None if it is ordinary. White space is buffered: reasoning or a call may follow."""
@@ -244,7 +244,7 @@ class Engine(QuotationStates):
         self._thinking_end, self._override = self._grammar.reasoning_tags[literal], Channel.REASONING
         self._saw_wrapper = self._saw_wrapper or literal in self._grammar.wrapping
         self._skip_line_end = True
-        self._remark("think.tags", f"text after {literal} became reasoning")
+        self._note("think.tags", f"text after {literal} became reasoning")
         return at + len(literal)
 
     def _end_thinking(self) -> None:
@@ -254,7 +254,7 @@ class Engine(QuotationStates):
         self._context.reset()
 
     def _wrapper(self, at: int, literal: str) -> int:
-        self._remark("wrapper", f"{literal} was removed: it only separates text from reasoning")
+        self._note("wrapper", f"{literal} was removed: it only separates text from reasoning")
         self._saw_wrapper, self._state = True, PROSE
         self._override = Channel.REASONING if self._grammar.wrappers[literal] is Channel.REASONING else None
         return at + len(literal)
@@ -302,7 +302,7 @@ class Engine(QuotationStates):
             self._start_hold(at)
             self._state = STRAY
             return at
-        self._out.append(self._removal_remark(literal))
+        self._out.append(self._removal_note(literal))
         return at + len(literal)
 
     def _stray(self, text: str, at: int, final: bool) -> int:
@@ -346,7 +346,7 @@ class Engine(QuotationStates):
             if final and any(each.startswith(text[here:]) for each in marks.leftovers):
                 return len(text)  # an end marker that was cut off
             if final and len(text) - here >= _MIN_RESIDUE and self._grammar.special_markers.begins(text[here:]):
-                self._out.append(self._removal_remark(text[here:]))
+                self._out.append(self._removal_note(text[here:]))
                 return len(text)
             self._tag_section, self._state = None, PROSE
             return at
@@ -363,14 +363,14 @@ class Engine(QuotationStates):
                 return at
             case _:
                 pass
-        self._out.append(self._removal_remark(literal))
+        self._out.append(self._removal_note(literal))
         return here + len(literal)
 
     def _leftover(self, at: int, literal: str, table: Table) -> int:
         if literal == self._thinking_end:
             self._end_thinking()
-        elif literal in self._grammar.table_markers(table).remarkable:
-            self._out.append(stray_remark(literal))
+        elif literal in self._grammar.table_markers(table).noted:
+            self._out.append(stray_note(literal))
         if literal in table.section_end:
             self._tag_section = None
         return at + len(literal)

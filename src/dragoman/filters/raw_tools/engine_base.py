@@ -6,13 +6,13 @@ from dragoman.filters.raw_tools.grammar import MarkerRole, grammar_of
 from dragoman.filters.raw_tools.names import CallIds, DeclaredTools
 from dragoman.filters.raw_tools.outputs import (
     Channel,
+    EngineNote,
     HeldText,
     Mode,
     Output,
     PendingCall,
-    Remark,
     TextOutput,
-    stray_remark,
+    stray_note,
 )
 from dragoman.filters.raw_tools.prose import Prose, Quotation, headless_finder
 from dragoman.filters.raw_tools.readers import BodyReader
@@ -125,14 +125,14 @@ class EngineBase:
     def _without_markers(self, text: str, before_native: bool) -> str:
         """Remove markers; at the end of a text before a native call also `</think>` and remaining white space."""
         pattern = self._grammar.residue_pattern if before_native else self._grammar.special_pattern
-        self._out += [self._removal_remark(literal) for literal in pattern.findall(text)]
+        self._out += [self._removal_note(literal) for literal in pattern.findall(text)]
         text = pattern.sub("", text)
         return "" if before_native and not text.strip() else text
 
-    def _removal_remark(self, literal: str) -> Remark:
+    def _removal_note(self, literal: str) -> EngineNote:
         if self._native:
-            return Remark("residue", f"{literal} next to a native call was removed")
-        return stray_remark(literal)
+            return EngineNote("residue", f"{literal} next to a native call was removed")
+        return stray_note(literal)
 
     def _over_limit(self, text: str, at: int, end: int, what: str) -> int:
         end = min(len(text), end)
@@ -144,7 +144,7 @@ class EngineBase:
             self._state = PROSE
             self._emit_text(text[at:end])
         if changes:
-            self._remark("over_limit", f"{what}; it was sent as text")
+            self._note("over_limit", f"{what}; it was sent as text")
         return end
 
     def _read_again(self, text: str, end: int) -> int:
@@ -166,12 +166,12 @@ class EngineBase:
         if self._calls and not self._trailing_text:
             if not self._dropped_trailing and text.strip():
                 self._dropped_trailing = True
-                self._remark("trailing_text", "text after a call was left out")
+                self._note("trailing_text", "text after a call was left out")
         else:
             self._out.append(TextOutput(text, self._output_channel, self._output_channel is not self._input_channel))
 
-    def _remark(self, rule: str, detail: str) -> None:
-        self._out.append(Remark(rule, detail))
+    def _note(self, rule: str, detail: str) -> None:
+        self._out.append(EngineNote(rule, detail))
 
     def _leave(self) -> None:
         """End a section, or a call outside a section."""

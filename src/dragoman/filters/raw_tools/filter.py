@@ -19,9 +19,9 @@ from dragoman.filters.raw_tools.outputs import (
     CallEnded,
     CallStarted,
     Channel,
+    EngineNote,
     Mode,
     Output,
-    Remark,
     TextOutput,
 )
 from dragoman.model import events as ev
@@ -31,7 +31,7 @@ from dragoman.model.conversation import Conversation, Stop, StopReason, ToolSpec
 from dragoman.model.filter import NO_WATCH, Action, Facts, Filter, LaneWatch, MakeResponseFilter, Notes, ResponseFilter
 
 _KIMI = re.compile(r"kimi|moonshot", re.IGNORECASE)
-_MOST_COUNTED = 8 * 1024 * 1024  # most bytes to count for arguments that stream
+_MAX_COUNTED = 8 * 1024 * 1024  # most bytes to count for arguments that stream
 _PIECE_BYTES, _CHARACTER_BYTES = 128, 8  # memory of a buffered piece of text, and of each character
 _NO_IDS: frozenset[str] = frozenset()  # shared by all requests without ids: even an empty set takes memory
 
@@ -130,9 +130,9 @@ class _SourceBlock:
 
 
 class _ChoiceState:
-    """One choice: its engine, its source blocks, its open call, and its remarks."""
+    """One choice: its engine, its source blocks, its open call, and its notes."""
 
-    __slots__ = ("_budget", "_counted", "blocks", "call", "choice", "closed", "engine", "remarks", "written_block")
+    __slots__ = ("_budget", "_counted", "blocks", "call", "choice", "closed", "engine", "notes", "written_block")
 
     def __init__(self, settings: _Settings, choice: int, budget: ev.ResponseBudget) -> None:
         self._budget = budget
@@ -151,7 +151,7 @@ class _ChoiceState:
         self.blocks: dict[Channel, _SourceBlock] = {}
         self.written_block: _SourceBlock | None = None  # the block of reasoning that the model wrote into its text
         self.call = 0  # the open call's key
-        self.remarks: dict[str, tuple[int, str]] = {}
+        self.notes: dict[str, tuple[int, str]] = {}
         self.closed = False
 
     def count(self, text: str) -> None:
@@ -160,7 +160,7 @@ class _ChoiceState:
         if engine.is_holding or engine.is_reading_arguments:
             size = _PIECE_BYTES + _CHARACTER_BYTES * len(text)
             if not engine.is_holding:
-                size = max(0, min(size, _MOST_COUNTED - self._counted))
+                size = max(0, min(size, _MAX_COUNTED - self._counted))
             self._budget.reserve(size)
             self._counted += size
         elif self._counted:
@@ -314,7 +314,7 @@ class _RecoverCalls(ResponseFilter):
             return
         state.closed = True
         self._emit(state, state.engine.close(), out)
-        for rule, (count, detail) in state.remarks.items():
+        for rule, (count, detail) in state.notes.items():
             times = f" ({count} times)" if count > 1 else ""
             name = rule if "." in rule else f"raw_tools.{rule}"
             self._notes.add(name, _ACTIONS[rule], f"choices[{state.choice}]", detail + times)
@@ -333,9 +333,9 @@ class _RecoverCalls(ResponseFilter):
                     self._start_call(state, output, out)
                 case CallEnded(complete):
                     out.append(ev.BlockEnded(state.call, complete))
-                case Remark(rule, detail):
-                    count, first = state.remarks.get(rule, (0, detail))
-                    state.remarks[rule] = (count + 1, first)
+                case EngineNote(rule, detail):
+                    count, first = state.notes.get(rule, (0, detail))
+                    state.notes[rule] = (count + 1, first)
 
     def _written_reasoning(self, state: _ChoiceState) -> _SourceBlock:
         """Return the block of reasoning that the model wrote into its text; create it if needed."""

@@ -19,7 +19,7 @@ from dragoman.model.filter import Search
 from dragoman.wire.markers import Markers
 
 THINK_TAGS = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("◁think▷", "◁/think▷"))
-_MOST_TAGS = 6  # tags before a header; more are not a call, and reading them repeatedly would be slow
+_MAX_TAGS = 6  # tags before a header; more are not a call, and reading them repeatedly would be slow
 _WORDS = re.compile(r"[^\s:]\s+[^\s:]")  # a Kimi header is one word; white space around its colon does not count
 
 
@@ -75,7 +75,7 @@ class _TableMarkers(Struct, frozen=True):
     section: Markers
     after: Markers
     leftovers: frozenset[str]  # markers that belong to a call directly before them
-    remarkable: frozenset[str]  # the leftovers that get a remark
+    noted: frozenset[str]  # the leftovers that get a note
 
 
 class Grammar:
@@ -216,7 +216,7 @@ class Grammar:
         marks = self.table_markers(table).tag
         at = len(opener)
         in_section = opener in table.section_begin
-        for _ in range(_MOST_TAGS):
+        for _ in range(_MAX_TAGS):
             here = skip_white_space(text, at)
             literal = marks.match(text, here, False)
             if literal == "":

@@ -96,9 +96,9 @@ class JsonScanner:
 
     def copy(self) -> JsonScanner:
         """Return a scanner in the same state."""
-        twin = copy(self)
-        twin._stack = [*self._stack]
-        return twin
+        scanner = copy(self)
+        scanner._stack = [*self._stack]
+        return scanner
 
     def read(self, text: str, at: int, stop: int, out: list[str]) -> int:
         """Copy the text of the value from `at` to `out`; return where that ended, at most `stop`."""

@@ -1,4 +1,4 @@
-"""The outputs of the engine: text, calls in pieces, and remarks on changes. They have no keys and no indices."""
+"""The outputs of the engine: text, calls in pieces, and notes on changes. They have no keys and no indices."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ class CallEnded(Struct, frozen=True, gc=False):
     complete: bool = True  # False: it was cut off (docs/decisions/answers.md#d7), or its arguments are not valid JSON
 
 
-class Remark(Struct, frozen=True, gc=False):
+class EngineNote(Struct, frozen=True, gc=False):
     """A change that a note reports. `rule` is the last part of the note's rule name."""
 
     rule: str
     detail: str
 
 
-Output: TypeAlias = TextOutput | CallStarted | Arguments | CallEnded | Remark
+Output: TypeAlias = TextOutput | CallStarted | Arguments | CallEnded | EngineNote
 
 
 class ParsedItem(Struct, frozen=True, omit_defaults=True):
-    """One text, call or remark of a reply, in reading order."""
+    """One text, call or note of a reply, in reading order."""
 
-    kind: str  # text, reasoning, call, remark
+    kind: str  # text, reasoning, call, note
     text: str = ""
     id: str = ""
     name: str = ""
@@ -89,8 +89,8 @@ def merge_outputs(outputs: Iterable[Output]) -> Iterator[ParsedItem]:
                 arguments_so_far += output.text
             case CallEnded(complete=complete):
                 yield structs.replace(call, arguments=arguments_so_far, complete=complete)
-            case Remark():
-                yield ParsedItem("remark", text=output.detail, rule=output.rule)
+            case EngineNote():
+                yield ParsedItem("note", text=output.detail, rule=output.rule)
     if text_so_far:
         yield ParsedItem(channel, text=text_so_far)
 
@@ -129,7 +129,7 @@ class PendingCall:
         id_, own = ids.assign(self._header, self.name, self.table.numbered)
         out.append(CallStarted(id_, self.name, self.table.name, self.channel))
         if not own and self.table.numbered:
-            out.append(Remark("id_minted", f"the call of {self.name} has no unused id of its own; it gets {id_}"))
+            out.append(EngineNote("id_minted", f"the call of {self.name} has no unused id of its own; it gets {id_}"))
         self.is_streaming = True
         if self._pieces:
             out.append(Arguments("".join(self._pieces)))
@@ -146,20 +146,20 @@ class PendingCall:
         """Find the name of a nameless call by its arguments; return False if they fit no tool."""
         self.name = self._tools.infer(self.arguments) or ""
         if self.name:
-            out.append(Remark("name_inferred", f"a call has no name; its arguments fit {self.name}"))
+            out.append(EngineNote("name_inferred", f"a call has no name; its arguments fit {self.name}"))
         return bool(self.name)
 
     def end(self, closed: bool, valid: bool, out: list[Output]) -> bool:
         """Send the end of the call; return whether a client can carry it out."""
         if self._muted:
-            out.append(Remark("suppressed", f"a call of {self.name or 'a tool'} was left out: tool_choice is none"))
+            out.append(EngineNote("suppressed", f"a call of {self.name or 'a tool'} was left out: tool_choice is none"))
             return False
         complete = closed and valid
         out.append(CallEnded(complete))
         if not closed:
-            out.append(Remark("cut_off", f"the call of {self.name} was cut off; it is sent as far as it arrived"))
+            out.append(EngineNote("cut_off", f"the call of {self.name} was cut off; it is sent as far as it arrived"))
         elif not valid:
-            out.append(Remark("broken_arguments", f"the arguments of the call of {self.name} are not valid JSON"))
+            out.append(EngineNote("broken_arguments", f"the arguments of the call of {self.name} are not valid JSON"))
         return complete
 
 
@@ -228,13 +228,13 @@ class HeldText:
         return None if self._raw else self._begin
 
     def all_outputs(self) -> list[Output]:
-        """Return the outputs to send if this is a call, with a remark for each part that is left out."""
-        remarks: list[Output] = [stray_remark(literal) for literal in self.strays]
+        """Return the outputs to send if this is a call, with a note for each part that is left out."""
+        notes: list[Output] = [stray_note(literal) for literal in self.strays]
         if self.noise:
-            remarks.append(Remark("noise", "text between the markers of a section was left out"))
-        return [*remarks, *self.out]
+            notes.append(EngineNote("noise", "text between the markers of a section was left out"))
+        return [*notes, *self.out]
 
 
-def stray_remark(literal: str) -> Remark:
-    """Return the remark about a marker that belongs to no call."""
-    return Remark("stray_marker", f"{literal} belongs to no call and was removed")
+def stray_note(literal: str) -> EngineNote:
+    """Return the note about a marker that belongs to no call."""
+    return EngineNote("stray_marker", f"{literal} belongs to no call and was removed")

@@ -1,6 +1,6 @@
 """The context before a marker in ordinary text: whether the marker is quoted, and whether a tag or header may begin.
 
-Text is only collected while it streams. It is parsed when a marker arrives, or after `MOST_PIECES` pieces, so that the
+Text is only collected while it streams. It is parsed when a marker arrives, or after `MAX_PIECES` pieces, so that the
 memory stays bounded.
 """
 
@@ -31,7 +31,7 @@ _BLOCKQUOTE = re.compile(r" {0,3}>")
 _ROW = re.compile(r" {0,3}\||[^|`]*[^|`\s] \| ")
 _CLOSING_MARKS = {"|": r"(?<=[\s\]})>])\|(?=\s|\Z)"}  # bars are part of many markers too
 _HEAD, _TAIL = 80, 24
-MOST_PIECES = 64  # unparsed pieces; each takes memory, and every open stream has some
+MAX_PIECES = 64  # unparsed pieces; each takes memory, and every open stream has some
 
 
 class Quotation(Struct, frozen=True):
@@ -108,7 +108,7 @@ class Prose:
             self.begins, self.line_ends = body[-1] in CLAUSE_ENDS, 0
         self.line_ends += text.count("\n", len(body))
         self.begins = self.begins or self.line_ends > 1
-        if len(self.pieces) > MOST_PIECES:
+        if len(self.pieces) > MAX_PIECES:
             self.parse_pieces()
 
     def reset(self) -> None:
@@ -271,7 +271,7 @@ class HeadlessFinder:
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._names = frozenset(spelt for name in names for spelt in (name, f"functions.{name}"))
+        self._names = frozenset(each for name in names for each in (name, f"functions.{name}"))
         self._sorted = sorted(self._names)
         self._longest = max(map(len, self._names), default=0) + 12
 

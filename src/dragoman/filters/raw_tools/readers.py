@@ -54,7 +54,7 @@ class ValueScanner(Protocol):
 
 
 class EndMarkerGuard:
-    """Lets a scanner read up to the marker that ends its value. `marker` is that marker; it stands where `read` ended.
+    """Lets a scanner read up to the marker that ends its value. `marker` is that marker; it is where `read` ended.
 
     While `read` looks ahead it returns the position of the marker; it remembers how far it has looked.
     """
@@ -139,7 +139,7 @@ Piece: TypeAlias = str | NamedCall | EndOfCall
 class BodyReader(Protocol):
     """Reads one call, or all calls of a section where the body names them (`CallsReader`)."""
 
-    is_over: bool  # the end marker was read, or the marker that ends the call stands at the returned position
+    is_over: bool  # the end marker was read, or the marker that ends the call is at the returned position
     failed: bool  # the text is not a call; set only before anything but white space went to `out`
     junk: bool  # text in the call that is neither markup nor value was left out
 

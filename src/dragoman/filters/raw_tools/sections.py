@@ -8,7 +8,7 @@ from dragoman.filters.raw_tools.bodies import make_reader
 from dragoman.filters.raw_tools.engine_base import AFTER, BODY, HEADER, PROSE, SECTION, STRAY, EngineBase
 from dragoman.filters.raw_tools.grammar import HeaderMatch, HeaderStatus, InterruptedHeader, MarkerRole
 from dragoman.filters.raw_tools.names import CallHeader
-from dragoman.filters.raw_tools.outputs import HeldText, PendingCall, stray_remark
+from dragoman.filters.raw_tools.outputs import HeldText, PendingCall, stray_note
 from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT, EndOfCall, NamedCall, Piece, skip_white_space
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.values import ParameterSchema
@@ -64,7 +64,7 @@ class SectionStates(EngineBase):
                 if hold.size(start) > LIMIT:
                     return self._over_limit(text, at, start, _LONG_SECTION)
             else:
-                self._remark("noise", "text between the calls of a section was left out")
+                self._note("noise", "text between the calls of a section was left out")
         role = self._grammar.roles[literal]
         if role is MarkerRole.CALL:
             if hold is None:
@@ -89,7 +89,7 @@ class SectionStates(EngineBase):
         if role is MarkerRole.SECTION:
             self._in_section = True
         elif hold is None:
-            self._out.append(stray_remark(literal))
+            self._out.append(stray_note(literal))
         else:
             hold.strays.append(literal)
         return end
@@ -141,7 +141,7 @@ class SectionStates(EngineBase):
             self._release_as_text(end, at_end=True)
         else:
             self._drop_hold()
-            self._remark("unfinished", "a call was cut off in its header and left out")
+            self._note("unfinished", "a call was cut off in its header and left out")
             self._leave()
         return end
 
@@ -269,19 +269,19 @@ class SectionStates(EngineBase):
                 hold.fits, hold.strict = False, True
                 return
             if not closed and not (hold is not None and hold.strict):
-                self._remark("unfinished", f"a call of {call.name} was cut off and left out")
+                self._note("unfinished", f"a call of {call.name} was cut off and left out")
                 return
             call.start(self._ids, self._out)
         self._calls += 1
         if self._tools.names and self._tools.resolve(call.name) is None:
-            self._remark("undeclared", f"the reply calls {call.name}, which the request does not declare")
+            self._note("undeclared", f"the reply calls {call.name}, which the request does not declare")
         self.completed_calls += call.end(closed, valid, self._out)
 
     def _nameless(self, hold: HeldText | None) -> None:
         if self._auto and hold is not None:  # the call becomes text
             hold.fits, hold.strict = False, True
         else:
-            self._remark("nameless", "a call without a name fits no declared tool and was left out")
+            self._note("nameless", "a call without a name fits no declared tool and was left out")
 
     def _fits(self, call: PendingCall) -> bool:
         if call.is_streaming:
@@ -296,7 +296,7 @@ class SectionStates(EngineBase):
         if self._call is not None and reader is not None:
             self._end_call(reader.closed, reader.valid)
         if reader is not None and reader.junk:
-            self._remark("noise", "text between the parameters of a call was left out")
+            self._note("noise", "text between the parameters of a call was left out")
         hold = self._hold
         if hold is not None and hold.quotation is None:
             if hold.strict and not hold.is_certain:

@@ -111,9 +111,9 @@ class Table(Struct, frozen=True, kw_only=True):
 
 
 FILE_PREFIX = "file:"
-_MOST_BYTES = 256 * 1024
-_MOST_TABLES = 64
-_MOST_MARKERS = 64
+_MAX_BYTES = 256 * 1024
+_MAX_TABLES = 64
+_MAX_MARKERS = 64
 _LONGEST_MARKER = 256
 _LONGEST_PATTERN = 2000
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
@@ -148,7 +148,7 @@ def tables_in(choice: str) -> tuple[Table, ...]:
 
 
 def load_table_file(path: Path) -> str:
-    """Read a table file again and return the setting that stands for this content. Raises TableFileError."""
+    """Read a table file again and return the setting that names this content. Raises TableFileError."""
     return register_tables(read(path), str(path))
 
 
@@ -163,11 +163,11 @@ def read(path: Path) -> tuple[Table, ...]:
     """Read a table file. Raises TableFileError."""
     try:
         with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+            data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise TableFileError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    if len(data) > _MOST_BYTES:
-        raise TableFileError(f"{path}: the file has more than {_MOST_BYTES} bytes; split it into several table files")
+    if len(data) > _MAX_BYTES:
+        raise TableFileError(f"{path}: the file has more than {_MAX_BYTES} bytes; split it into several table files")
     try:
         return parse_tables(data.decode("utf-8-sig"), str(path))
     except UnicodeDecodeError:
@@ -187,8 +187,8 @@ def parse_tables(text: str, place: str = "table file") -> tuple[Table, ...]:
     entries = tree.get("tables")
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
         raise TableFileError(f"{place}: the file has no [[tables]] entry; add one for each table")
-    if len(entries) > _MOST_TABLES:
-        raise TableFileError(f"{place}: a file may have at most {_MOST_TABLES} tables")
+    if len(entries) > _MAX_TABLES:
+        raise TableFileError(f"{place}: a file may have at most {_MAX_TABLES} tables")
     tables = tuple(_table(entry, place, f"tables[{number}]") for number, entry in enumerate(entries))
     names = [table.name for table in tables]
     for number, name in enumerate(names):
@@ -222,7 +222,7 @@ def _known(entry: Mapping[str, Any], fields: Iterable[str], place: str, at: str)
 
 
 def _decode(kind: type, value: Any) -> Any:
-    """Compile the regular expressions; every other field is of a type that msgspec knows."""
+    """Compile a regular expression: msgspec calls this for types that it does not know. Raises ValueError."""
     if not isinstance(value, str):
         raise ValueError(f"expected a regular expression in a string, got {type(value).__name__}")
     if len(value) > _LONGEST_PATTERN:
@@ -250,8 +250,8 @@ def _problems(table: Table) -> Iterable[tuple[str, str]]:
         if not _NAME.match(value) or value in _RESERVED:
             yield field, f"{value!r} is not allowed; use letters, digits, _ . and -, and neither auto nor off"
     for field, markers in _markers(table):
-        if len(markers) > _MOST_MARKERS:
-            yield field, f"a table may have at most {_MOST_MARKERS} markers"
+        if len(markers) > _MAX_MARKERS:
+            yield field, f"a table may have at most {_MAX_MARKERS} markers"
         for marker in markers:
             if (not marker.strip() and field not in ("header_end", "header_stop")) or not marker:
                 yield field, "a marker must not be empty"

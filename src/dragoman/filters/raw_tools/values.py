@@ -177,7 +177,7 @@ def quote_json(text: str) -> str:
 
 
 def escape_json(text: str) -> str:
-    """Return a text as it stands within the quotes of a JSON string."""
+    """Return a text as it is written between the quotes of a JSON string."""
     plain = text.isprintable() and '"' not in text and "\\" not in text
     return text if plain else quote_json(text)[1:-1]
 

@@ -37,7 +37,8 @@ from dragoman.wire.jsonio import Json, ObjectScanner
 
 
 _NAMESPACES = ("", "antml:")
-_CALLED, _WITH_ARGS = "[Called ", " with args: {"
+_CALLED = "[Called "
+_ARGS_PHRASE = " with args: {"
 _INVOKE_FORMS = tuple(f'<{space}invoke name="' for space in _NAMESPACES)
 _WRAPPER_FORMS = tuple(f"<{slash}{space}function_calls>" for slash in ("", "/") for space in _NAMESPACES)
 _PARAMETER_FORMS = tuple(f'<{space}parameter name="' for space in _NAMESPACES)
@@ -95,7 +96,7 @@ class RawCallScanner:
         if wrapper := self._begins(_WRAPPER_FORMS):
             return self._take(wrapper, self._between)
         if self._begins((_CALLED,)):
-            return self._head(_CALLED, _WITH_ARGS, self._object)
+            return self._head(_CALLED, _ARGS_PHRASE, self._object)
         if invoke := self._begins(_INVOKE_FORMS):
             return self._head(invoke, '">', self._inside)
         return self._may_begin((_CALLED, *_INVOKE_FORMS, *_WRAPPER_FORMS))
@@ -128,7 +129,7 @@ class RawCallScanner:
             return None
         self._scanner, self._values, self.named = ObjectScanner(), {}, True
         self.calls.append((name, self._values))
-        is_object = after is _WITH_ARGS
+        is_object = after is _ARGS_PHRASE
         return self._take(form + name + (after[:-1] if is_object else after), step)  # The brace belongs to the object.
 
     def _object(self) -> bool | None:

@@ -1,4 +1,4 @@
-"""Filters for the request as a whole: names and ids, size, images, surrogates; and for the end of its stream. Pure."""
+"""Filters for the request as a whole: names, ids, size, images, surrogates; and for the end of the stream. Pure."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ _IN_CALL: EventKinds = _IDLE | {ev.BlockEnded}
 
 
 class ReportMissingEnd(Filter):
-    """Note a stream that may have been cut.
+    """Add a note about a stream that may have been cut.
 
     One without a contextUsageEvent may have been cut (docs/decisions/answers.md#d7), and its counts are estimates
     (docs/decisions/kiro.md#d15). A call without a `stop` was cut, even if other events follow it.

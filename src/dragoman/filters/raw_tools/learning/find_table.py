@@ -173,7 +173,7 @@ def markup(probes: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _without_blank(parts: list[str], count: int) -> int:
-    """Return the count without the white space after an end tag."""
+    """Return how many of the first `count` parts are left without white space at their end."""
     while count and parts[count - 1].isspace():
         count -= 1
     return count

@@ -1,4 +1,7 @@
-"""The conversations for a template to render. Every name, key and value in them is unique, to be found by search."""
+"""Conversations with tool calls, which `raw-tools learn` renders with a chat template to see how it writes calls. Pure.
+
+Every name, key and value in them is unique, so that it can be found in the rendered text.
+"""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def _read(choice: str, calls: Sequence[ProbeCall], text: str) -> str:
     for output in merge_outputs((*engine.feed(text), *engine.close())):
         if output.kind == "call":
             lines.append(_line(output.name, _value(output.arguments)) + ("" if output.complete else " (not complete)"))
-        elif output.kind != "remark" and output.text.strip():
+        elif output.kind != "note" and output.text.strip():
             lines.append(f"text {output.text!r}")
     return "\n".join(lines)
 
