@@ -20,19 +20,19 @@ from msgspec import Struct, structs
 from dragoman.agent.client import BedrockClient, Client, arguments_object, content_of, replace_calls
 from dragoman.agent.tools import Tool, Toolbox
 from dragoman.agent.types import (
-    Answered,
-    Asked,
     BedrockResponseError,
-    Called,
-    Ended,
+    ReasoningReceived,
+    RunEnded,
+    RunEvent,
     RunResult,
-    Said,
-    Stepped,
+    StepEnded,
     StepResult,
-    Thought,
+    StepStarted,
+    TextReceived,
     ToolAnswer,
+    ToolEnded,
+    ToolStarted,
     ToolUseBlock,
-    Watched,
     with_valid_ids,
 )
 from dragoman.errors import DragomanError, TransportError, UpstreamFault, UpstreamViolation
@@ -69,7 +69,7 @@ class AgentRunner:
         stream: bool = True,
         max_steps: int = MAX_STEPS,
         time_limit: float | None = None,
-        watch: Callable[[Watched], None] | None = None,
+        watch: Callable[[RunEvent], None] | None = None,
     ) -> None:
         self._client = BedrockClient() if client is None else client
         self._tools = Toolbox(tools)
@@ -117,7 +117,7 @@ class AgentRunner:
         self._cancelled.clear()
         run = _Run(self._start(question), None if self._time_limit is None else time.monotonic() + self._time_limit)
         result = self._loop(run)
-        self._watch(Ended(result))
+        self._watch(RunEnded(result))
         return result
 
     def _start(self, question: str | Sequence[Message] | Conversation) -> Conversation:
@@ -128,7 +128,7 @@ class AgentRunner:
 
     def _loop(self, run: _Run) -> RunResult:
         for number in range(1, self._max_steps + 1):
-            self._watch(Asked(number))
+            self._watch(StepStarted(number))
             try:
                 reply = self._request(run)
             except Interrupted as reason:
@@ -145,7 +145,7 @@ class AgentRunner:
         return run.ended("steps", f"the run reached its limit of {self._max_steps} steps before the model was done")
 
     def _finish_step(self, number: int, result: StepResult) -> StepResult:
-        self._watch(Stepped(number, result))
+        self._watch(StepEnded(number, result))
         return result
 
     def _request(self, run: _Run) -> Reply:
@@ -166,9 +166,9 @@ class AgentRunner:
         for group in self._client.ask(run.conversation, run.left()):
             for event in group:
                 if isinstance(event, TextDelta) and event.text:
-                    self._watch(Said(event.text))
+                    self._watch(TextReceived(event.text))
                 elif isinstance(event, ReasoningDelta) and event.text:
-                    self._watch(Thought(event.text))
+                    self._watch(ReasoningReceived(event.text))
             yield group
 
     def _check_limits(self, run: _Run) -> None:
@@ -195,10 +195,10 @@ class AgentRunner:
     def _run_tools(self, calls: Sequence[ToolUseBlock], deadline: float | None) -> list[CallOutcome]:
         """Run the calls and return one result for each, in their order."""
         for call in calls:
-            self._watch(Called(call["id"], call["name"], jsonio.encode(call["input"]).decode()))
+            self._watch(ToolStarted(call["id"], call["name"], jsonio.encode(call["input"]).decode()))
         outcomes = run_calls(calls, self._tools.call, deadline, self._cancelled)
         for outcome in outcomes:
-            self._watch(Answered(outcome.id, outcome.name, outcome.text, outcome.is_error, outcome.seconds))
+            self._watch(ToolEnded(outcome.id, outcome.name, outcome.text, outcome.is_error, outcome.seconds))
         return outcomes
 
 

@@ -96,25 +96,25 @@ class RunResult(Struct, frozen=True, kw_only=True):
 # --- events of a run, in the order in which `watch` receives them
 
 
-class Asked(Struct, frozen=True):
+class StepStarted(Struct, frozen=True):
     """A step begins: the request goes to the model."""
 
     step: int
 
 
-class Said(Struct, frozen=True):
+class TextReceived(Struct, frozen=True):
     """A piece of the reply's text."""
 
     text: str
 
 
-class Thought(Struct, frozen=True):
+class ReasoningReceived(Struct, frozen=True):
     """A piece of the model's reasoning."""
 
     text: str
 
 
-class Called(Struct, frozen=True):
+class ToolStarted(Struct, frozen=True):
     """The model called a tool; the tool starts now."""
 
     id: str
@@ -122,7 +122,7 @@ class Called(Struct, frozen=True):
     arguments: str
 
 
-class Answered(Struct, frozen=True):
+class ToolEnded(Struct, frozen=True):
     """A tool call has ended, with a result or an error."""
 
     id: str
@@ -132,20 +132,20 @@ class Answered(Struct, frozen=True):
     seconds: float
 
 
-class Stepped(Struct, frozen=True):
+class StepEnded(Struct, frozen=True):
     """A step has ended."""
 
     step: int
     result: StepResult
 
 
-class Ended(Struct, frozen=True):
+class RunEnded(Struct, frozen=True):
     """The run has ended."""
 
     result: RunResult
 
 
-Watched: TypeAlias = Asked | Said | Thought | Called | Answered | Stepped | Ended
+RunEvent: TypeAlias = StepStarted | TextReceived | ReasoningReceived | ToolStarted | ToolEnded | StepEnded | RunEnded
 
 
 # --- ids of tool calls that Converse accepts: allowed characters, short enough, unique

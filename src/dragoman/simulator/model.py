@@ -1,8 +1,10 @@
 """The embedded model of the simulator: a few fixed rules that give predictable replies. Pure and deterministic.
 
-If the last user turn has tool results, the reply quotes them. If it names declared tools, the reply calls them, with
-the JSON object that the turn has after the name, or with arguments that fit the tool's schema. Otherwise the reply
-repeats the turn. It begins with reasoning if the request enables thinking.
+If the last user turn has tool results, the reply quotes them. If its last paragraph asks to call declared tools, the
+reply calls them, with the JSON object after the name, or with arguments that fit the tool's schema. `Say …` is answered
+with the text to say, a question about the model with what it can do, and any other turn is repeated. What a client adds
+to the user's words, in elements such as `<system-reminder>`, is ignored, and so is what stands before a summary of the
+conversation. The reply begins with reasoning if the request enables thinking.
 """
 
 from __future__ import annotations
@@ -14,15 +16,35 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from dragoman.dialects.kit.filters import SchemaReferences
+from dragoman.filters.compaction import SUMMARY
 from dragoman.model.conversation import StopReason
 from dragoman.simulator.script import Part, ReasoningPart, TextPart, ToolCallPart
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-_MOST_CALLS = 8
+_MAX_CALLS = 8
 _LONGEST_QUOTE = 4000  # characters of one tool result
 _LONGEST_REPETITION = 400  # characters of the user's turn
-_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
+_LONGEST_THOUGHT = 60
+# What clients add to the user's words: system-reminder, environment_context, user_instructions and others. Each begins
+# a line; within one, a client's instructions mention such an element.
+_CLIENT_CONTEXT = re.compile(r"^[ \t]*<([a-zA-Z]+[-_][\w-]*)>.*?</\1>", re.DOTALL | re.MULTILINE)
+_SAY = re.compile(
+    r"(?:please )?(?:say|repeat|(?:reply|answer|respond) with)"
+    r"(?: (?:only|just|exactly|this|after me|the words?|the text))*:? +(.+)",
+    re.IGNORECASE | re.DOTALL,
+)
+_ABOUT = re.compile(r"(?:help|(?:what|who|which model) are you|what (?:can|do) you do)\b.{0,20}", re.IGNORECASE)
+_ABILITIES = (
+    "I am the small built-in model of Dragoman's simulator. I repeat what you say, answer `Say …` with that text, and "
+    "call a tool if you ask for it, as in `Use NAME` or `Call NAME {…}`. For real answers, connect an upstream: "
+    "`dragoman init`."
+)
+# A verb of calling, in the sentence of the name. "I use" and "do not use" ask for nothing.
+_ASKS_TO_CALL = re.compile(
+    r"(?<!\bI )(?<!\bwe )(?<!\bnot )(?<!n't )(?<!\bnever )\b(?:call|use|using|run|invoke|try)\b[^.?!\n]*$",
+    re.IGNORECASE,
+)
 
 
 class PromptTool(Struct, frozen=True):
@@ -61,18 +83,18 @@ def respond(prompt: ModelPrompt, scripted: tuple[Part, ...] | None = None) -> Mo
         return ModelOutput(
             scripted, StopReason.TOOL if any(isinstance(part, ToolCallPart) for part in scripted) else StopReason.END
         )
-    reasoning: list[Part] = (
-        [ReasoningPart(f"The last turn has {len(prompt.text)} characters; I answer it.")] if prompt.thinks else []
-    )
+    words = _CLIENT_CONTEXT.sub("", prompt.text).rpartition(SUMMARY)[2].strip()
+    thought = "A tool has answered." if prompt.results else f"The user says: {_shown(words, _LONGEST_THOUGHT)}"
+    reasoning: list[Part] = [ReasoningPart(thought)] if prompt.thinks else []
     if prompt.results:
         return _text_output(prompt, reasoning, _quote_results(prompt.results))
-    calls = _calls(prompt)
+    calls = _calls(prompt, words)
     if calls:
         names = " and ".join(call.name for call in calls)
         return ModelOutput((*reasoning, TextPart(f"I will call {names}."), *calls), StopReason.TOOL)
     if prompt.output is not None:
         return _text_output(prompt, reasoning, jsonio.encode(example_value(prompt.output)).decode())
-    return _text_output(prompt, reasoning, f"You said: {_shown(prompt.text, _LONGEST_REPETITION)}")
+    return _text_output(prompt, reasoning, _answer(words or prompt.text))
 
 
 def estimate_tokens(text: str) -> int:
@@ -117,16 +139,24 @@ def _shown(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[:limit] + " …"
 
 
-def _calls(prompt: ModelPrompt) -> list[ToolCallPart]:
-    text = _REMINDER.sub("", prompt.text)
-    # Clients put long instructions that name every tool around the question. So `Call NAME {…}` has priority, then
-    # the tools that the last paragraph names, then those of the whole text.
-    named = _written(text, prompt.tools)
-    named = named or _named(text.strip().rpartition("\n\n")[2], prompt.tools) or _named(text, prompt.tools)
+def _answer(words: str) -> str:
+    last = words.rpartition("\n\n")[2]
+    if _ABOUT.fullmatch(last):
+        return _ABILITIES
+    asked = _SAY.fullmatch(last)
+    if asked is None:
+        return f"You said: {_shown(words, _LONGEST_REPETITION)}"
+    return _shown(asked[1].strip(" \n\"'`").removesuffix("."), _LONGEST_REPETITION) or "Hello."
+
+
+def _calls(prompt: ModelPrompt, words: str) -> list[ToolCallPart]:
+    # Clients put long instructions that name every tool before the question. So only `Call NAME {…}` may be
+    # anywhere; other requests for a call are read from the last paragraph.
+    named = _written(words, prompt.tools) or _requested(words.rpartition("\n\n")[2], prompt.tools)
     if not named and prompt.must_call and prompt.tools:
         named = [(prompt.tools[0], "")]
     calls = [ToolCallPart(tool.name, _arguments(tool, rest)) for tool, rest in named]
-    return calls[: _MOST_CALLS if prompt.parallel else 1]
+    return calls[: _MAX_CALLS if prompt.parallel else 1]
 
 
 def _written(text: str, tools: tuple[PromptTool, ...]) -> list[tuple[PromptTool, str]]:
@@ -141,13 +171,19 @@ def _call_pattern(tool: PromptTool) -> re.Pattern[str]:
     return re.compile(rf"\bCall {re.escape(tool.name)}(?=\s*\{{)")
 
 
-def _named(text: str, tools: tuple[PromptTool, ...]) -> list[tuple[PromptTool, str]]:
-    """Return the tools that a text names, in its order, each with the text after its name."""
+def _requested(text: str, tools: tuple[PromptTool, ...]) -> list[tuple[PromptTool, str]]:
+    """Return the tools that a text asks to call, in its order, each with the text after its name.
+
+    The names of tools are often plain words, such as Read. So a verb of calling must come before the name, or
+    arguments after it.
+    """
     mentions = []
     for tool in tools:
-        match = re.search(rf"(?<![\w-]){re.escape(tool.name)}(?![\w-])", text)
-        if match:
-            mentions.append((match.start(), tool, text[match.end() :]))
+        for match in re.finditer(rf"(?<![\w-]){re.escape(tool.name)}(?![\w-])", text):
+            rest = text[match.end() :]
+            if _ASKS_TO_CALL.search(text[: match.start()]) or _written_object(rest):
+                mentions.append((match.start(), tool, rest))
+                break
     return [(tool, rest) for _, tool, rest in sorted(mentions, key=lambda each: each[0])]
 
 

@@ -16,8 +16,9 @@ from msgspec import Meta, Struct, structs
 from dragoman.errors import ErrorKind, Fault, LocalMisuse
 from dragoman.model.conversation import StopReason
 from dragoman.wire import jsonio
+from dragoman.wire.validation import explain_refusal
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Struct)
 
 # --- one turn: the parts of a reply, its pace, and its failures
 
@@ -97,6 +98,11 @@ class StreamPace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     delay: Annotated[float, Meta(ge=0)] = 0.0  # seconds before each wire frame
     first_delay: Annotated[float, Meta(ge=0)] = 0.0  # seconds before the first wire frame
     write: Annotated[int, Meta(ge=0)] = 0  # bytes in one write; 0: one wire frame
+
+
+def human_pace(tokens_per_second: float) -> StreamPace:
+    """Return the pace of a stream that a person can read along: a delta of one token (four characters) at a time."""
+    return StreamPace(chunk=4, delay=1 / tokens_per_second)
 
 
 class _AnyTurn(StreamPace, frozen=True, kw_only=True):
@@ -191,8 +197,10 @@ def load_script(path: str | Path) -> Script:
     """Read a script file. Raises LocalMisuse with the file and the place in it."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LocalMisuse(f"cannot read the script {path}: {error}") from None
+    except OSError as error:
+        raise LocalMisuse(f"cannot read the script {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise LocalMisuse(f"cannot read the script {path}: it is not a text in UTF-8") from None
     return parse_script(text, str(path))
 
 
@@ -258,8 +266,8 @@ def _read(value: object, kind: type[T], before: str) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        problem, _, place = str(error).partition(" - at `$")
-        raise LocalMisuse(problem, at=(before + place.strip(".`")).rstrip(".: ")) from None
+        refused = explain_refusal(error, kind.__struct_fields__)
+        raise LocalMisuse(refused.message, at=(before + refused.at).rstrip(".: ")) from None
 
 
 def _turns(table: dict[str, Any], pace: StreamPace, at: str) -> Iterator[ScriptTurn]:

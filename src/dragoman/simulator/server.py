@@ -33,7 +33,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
-_MOST_CONNECTIONS = 1024
+_MAX_CONNECTIONS = 1024
 _POLL_SECONDS = 0.02  # between two checks whether the client has disconnected
 _ORIGIN = re.compile(r"https?://[^/?]*")
 
@@ -122,7 +122,7 @@ class Simulator:
         return f"http://{host}:{self._port}"
 
     async def __aenter__(self) -> Simulator:
-        self._listener = Listener(HttpServer(self._exchange, write_buffer=0), most=_MOST_CONNECTIONS)
+        self._listener = Listener(HttpServer(self._exchange, write_buffer=0), most=_MAX_CONNECTIONS)
         self._port = await self._listener.listen(self._host, self._port)
         return self
 

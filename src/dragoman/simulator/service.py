@@ -117,7 +117,7 @@ class DialectService:
                 return self._count(call)
             case "models":
                 return self._models()
-            case "stored":
+            case "stored" | "relay":  # A binding matches no relayed endpoint.
                 return self._refuse(Fault("not_found", f"Nothing is kept under {call.hints['id']}.", 404))
 
     def _models(self) -> Response:
@@ -204,7 +204,7 @@ def read_prompt(conversation: Conversation) -> ModelPrompt:
     if choice.names:
         tools = tuple(tool for tool in tools if tool.name in choice.names)
     return ModelPrompt(
-        text="\n".join(block.text for block in blocks if isinstance(block, Text)),
+        text="\n\n".join(block.text for block in blocks if isinstance(block, Text)),
         results=tuple(
             "\n".join(part.text for part in block.content if isinstance(part, Text))
             for block in blocks

@@ -1,4 +1,4 @@
-"""A fault proxy: stands before a simulator (or any server on loopback) and damages its responses on request.
+"""A fault proxy: forwards to a simulator (or any server on loopback) and damages its responses on request.
 
     proxy = FaultProxy(simulator.url, [Cut(event=3, how="reset")], dialect=registry.get("kiro"))
 
@@ -19,6 +19,7 @@ from dragoman.errors import LocalMisuse
 from dragoman.simulator.faults import frames, response
 from dragoman.simulator.faults.proxy import FaultProxy
 from dragoman.simulator.faults.response import ProxiedResponse, ProxyFault
+from dragoman.wire.validation import explain_refusal
 
 __all__ = ["FAULTS", "FaultProxy", "ProxiedResponse", "ProxyFault", "parse_fault"]
 
@@ -51,4 +52,4 @@ def parse_fault(text: str) -> ProxyFault:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise LocalMisuse(f"fault {name}: {error}") from None
+        raise LocalMisuse(f"fault {name}: {explain_refusal(error, kind.__struct_fields__)}") from None

@@ -211,7 +211,7 @@ def read_prompt(parsed: KiroHttpRequest) -> ModelPrompt:
     if current is None:
         return ModelPrompt(input_tokens=parsed.tokens)
     words = _THINKING_TAG.sub("", current.content)
-    # The system text stands before the first turn (docs/dialects/kiro.md#what-it-can-express).
+    # The system text is before the first turn (docs/dialects/kiro.md#what-it-can-express).
     if not parsed.history and not _ORDER.search(words):
         words = words.strip().rpartition("\n\n")[2]
     return ModelPrompt(
