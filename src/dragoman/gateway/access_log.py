@@ -23,6 +23,7 @@ from typing import Literal, TextIO, TypeAlias
 
 from msgspec import Struct
 
+from dragoman.gateway.log_rate_limit import LogRateLimit
 from dragoman.gateway.records import (
     LEVEL_OF,
     RANKS,
@@ -133,38 +134,6 @@ class LogSink:
             self.drain()
 
 
-class LogRateLimit:
-    """Allows `most` lines of each kind within `seconds`, and counts the rest. It tracks at most `kinds` kinds."""
-
-    def __init__(self, most: int = 100, seconds: float = 10.0, kinds: int = 16) -> None:
-        self.suppressed = 0
-        self._most, self._seconds, self._kinds = most, seconds, kinds
-        self._began = 0.0
-        self._seen: dict[Hashable, int] = {}
-
-    def allows(self, kind: Hashable, now: float, report: Callable[[Hashable, int], None]) -> bool:
-        """Return whether one more line of this kind may be written.
-
-        When a window has ended, `report` gets each kind with its number of suppressed lines.
-        """
-        if now - self._began >= self._seconds:
-            self.start_window(now, report)
-        if kind not in self._seen and len(self._seen) >= self._kinds:
-            kind = None
-        seen = self._seen[kind] = self._seen.get(kind, 0) + 1
-        if seen <= self._most:
-            return True
-        self.suppressed += 1
-        return False
-
-    def start_window(self, now: float, report: Callable[[Hashable, int], None]) -> None:
-        """Start a new window, and report the suppressed lines of the last one."""
-        seen, self._seen, self._began = self._seen, {}, now
-        for kind, count in seen.items():
-            if count > self._most:
-                report(kind, count - self._most)
-
-
 def _handle(stream: TextIO) -> int | None:
     """Return the file descriptor of a stream; None for one in memory."""
     try:
@@ -190,7 +159,7 @@ MAX_REFUSED = 200  # requests that were refused before an upstream was chosen
 MAX_EVENTS = 500
 MAX_BYTES = 4 * 1024 * 1024  # of all entries
 _REQUEST_BYTES = MAX_BYTES * 6 // 8
-_OTHER_BYTES = MAX_BYTES // 8  # for each of the other two rings
+_OTHER_BYTES = MAX_BYTES // 8  # for each of the other two queues
 MAX_NOTES = 200  # notes that an entry keeps
 _ENTRY_SIZE = 200  # bytes of an entry besides its line
 _NOTE_SIZE = 200  # bytes of a note besides its texts
@@ -216,7 +185,7 @@ class RecentEntry(Struct, frozen=True, gc=False):
         return size
 
 
-class Ring:
+class EntryQueue:
     """Entries in order, limited by number and bytes."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
@@ -241,31 +210,31 @@ class Ring:
         return found
 
 
-class RecentRings:
+class RecentEntries:
     """The last requests and events.
 
     An entry is the JSON line of the log, which is made once and has no secrets in it, and for a request its notes and
     failed attempts as they are. A line is one block of memory: to keep the record of a request with all its values
     would cost the next requests more, because they would find none of their memory in a cache of the processor.
 
-    There are three rings, so that a flood of refused requests cannot push out the requests that upstreams answered.
-    Entries of all rings are numbered in the order in which they came.
+    There are three queues, so that a flood of refused requests cannot push out the requests that upstreams answered.
+    Entries of all queues are numbered in the order in which they came.
     """
 
     def __init__(self) -> None:
-        self.requests = Ring(MAX_REQUESTS, _REQUEST_BYTES)
-        self.refused = Ring(MAX_REFUSED, _OTHER_BYTES)
-        self.events = Ring(MAX_EVENTS, _OTHER_BYTES)
+        self.requests = EntryQueue(MAX_REQUESTS, _REQUEST_BYTES)
+        self.refused = EntryQueue(MAX_REFUSED, _OTHER_BYTES)
+        self.events = EntryQueue(MAX_EVENTS, _OTHER_BYTES)
         self.number = 0  # of the last entry
 
     def add(self, at: float, line: bytes, record: Record) -> None:
         """Keep the line of a request that has ended, and what its record has besides it."""
         self.number = number = self.number + 1
-        ring = self.refused if record.outcome == "refused" and not record.upstream else self.requests
+        queue = self.refused if record.outcome == "refused" and not record.upstream else self.requests
         if record.notes or record.failures:
-            ring.add(RecentEntry(number, at, line, tuple(record.notes[:MAX_NOTES]), tuple(record.failures)))
+            queue.add(RecentEntry(number, at, line, tuple(record.notes[:MAX_NOTES]), tuple(record.failures)))
         else:
-            ring.add(RecentEntry(number, at, line))
+            queue.add(RecentEntry(number, at, line))
 
     def add_event(self, at: float, line: bytes) -> None:
         """Keep the line of an event."""
@@ -277,6 +246,11 @@ class RecentRings:
 
 
 _NO_TOKENS = (None, None, None, None)
+
+
+def cache_share(read: int, total: int) -> float | None:
+    """Return the share of all input tokens that came from a prompt cache; None without input."""
+    return round(read / total, 3) if total else None
 
 
 def logged_request(record: Record, now: str) -> LoggedRequest:
@@ -317,6 +291,8 @@ def logged_request(record: Record, now: str) -> LoggedRequest:
         record.client,
         "" if record.account is None or record.account.id == GATEWAY_KEY else record.account.id,
         record.cost,
+        None if usage is None else cache_share(usage.cache_read, usage.input + usage.cache_read + usage.cache_write),
+        tuple(dict.fromkeys(record.tools)),
     )
 
 
@@ -324,13 +300,14 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _SUPPRESSED_REPORT_DELAY = 10.0  # seconds
 _MAX_REDACTED = 256  # entries of the cache of redacted fields
 _MAX_NOTE_LINES = 200  # of one request, at level debug
+_LONGEST_NAME = 256  # characters of the name of a tool
 _ClientFields: TypeAlias = tuple[str, str, str, str]  # method, path, model, used_model
 
 
 class AccessLog:
     """Writes log lines: as text to a terminal, as JSON elsewhere. It never raises: no request fails because of it.
 
-    It also keeps the last requests and events (`rings`), whatever the level is.
+    It also keeps the last requests and events (`recent_entries`), whatever the level is.
     """
 
     def __init__(
@@ -342,7 +319,7 @@ class AccessLog:
         level: Level = "info",
     ) -> None:
         self.redactor = redactor
-        self.rings = RecentRings()
+        self.recent_entries = RecentEntries()
         self.on_level: Callable[[Level], None] = _ignore_level  # called when the level changes
         self._stream = stream if stream is not None else sys.stderr
         self.configure(form, level)
@@ -350,6 +327,7 @@ class AccessLog:
         self._rate_limit = LogRateLimit()
         self._second, self._stamp, self._local = 0, "", ""  # the current second, and its time stamps
         self._redacted: dict[_ClientFields, _ClientFields] = {}  # cached for the current second
+        self._redacted_names: dict[str, str] = {}
         self._report_timer: asyncio.TimerHandle | None = None
 
     def configure(self, form: LogFormat, level: Level) -> None:
@@ -360,16 +338,19 @@ class AccessLog:
 
     @property
     def dropped(self) -> int:
-        """Lines dropped because their reader was too slow."""
+        """The number of lines that were dropped because their reader was too slow."""
         return self._sink.dropped
 
     @property
     def suppressed(self) -> int:
-        """Lines about refused requests that were counted, not written."""
+        """The number of lines about refused requests that were counted, not written."""
         return self._rate_limit.suppressed
 
-    def request(self, record: Record) -> None:
-        """Keep a request that has ended, and write its line. A flood of refused requests is only counted."""
+    def request(self, record: Record) -> bytes:
+        """Keep a request that has ended, write its line, and return it as JSON.
+
+        A flood of refused requests is only counted: the line is empty then.
+        """
         if record.outcome == "refused" and not self._rate_limit.allows(
             record.status, time.monotonic(), self._log_suppressed
         ):
@@ -377,13 +358,15 @@ class AccessLog:
                 with suppress(RuntimeError):  # Without a running loop, the next line logs the count.
                     loop = asyncio.get_running_loop()
                     self._report_timer = loop.call_later(_SUPPRESSED_REPORT_DELAY, self._report_suppressed)
-            return
+            return b""
         at = time.time()
         now = self._now(at)
         fields = record.method, record.path, record.model, record.used_model
         record.method, record.path, record.model, record.used_model = self._redacted.get(fields) or self._redact(fields)
         if record.error:
             record.error = self.redactor.message(record.error)
+        if record.tools:
+            record.tools = tuple(map(self._redacted_name, record.tools))
         entry = logged_request(record, now)
         line = self._encoded(entry)
         if RANKS[entry.level] >= self._least:
@@ -394,7 +377,8 @@ class AccessLog:
             if record.notes and not self._least:
                 self._write_notes(record, now)
         if line:
-            self.rings.add(at, line, record)
+            self.recent_entries.add(at, line, record)
+        return line
 
     def event(self, level: Level, event: str, **fields: Json) -> None:
         """Keep an event other than a request, and write its line. Events below `info` are kept if they are written."""
@@ -408,7 +392,7 @@ class AccessLog:
         if rank >= self._least:
             self._write_event(line, masked)
         if masked:
-            self.rings.add_event(at, masked)
+            self.recent_entries.add_event(at, masked)
 
     def bug(self, identity: str, error: BaseException) -> None:
         """Log an unexpected exception with its traceback."""
@@ -471,6 +455,14 @@ class AccessLog:
         redacted = self._redacted[fields] = method, path, model, used_model
         return redacted
 
+    def _redacted_name(self, name: str) -> str:
+        """Remove secrets from the name of a tool, which a model may choose freely."""
+        if (masked := self._redacted_names.get(name)) is None:
+            if len(self._redacted_names) >= _MAX_REDACTED:
+                self._redacted_names.clear()
+            masked = self._redacted_names[name] = self.redactor.message(name)[:_LONGEST_NAME]
+        return masked
+
     def _now(self, at: float) -> str:
         """Return the time in UTC, to the millisecond, and set the time stamp of lines of text."""
         second, rest = divmod(int(at * 1000), 1000)
@@ -478,6 +470,7 @@ class AccessLog:
             self._second, self._stamp = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
             self._local = local_time(second)
             self._redacted.clear()
+            self._redacted_names.clear()
         return f"{self._stamp}.{rest:03}Z"
 
     def _is_terminal(self) -> bool:

@@ -31,8 +31,8 @@ from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.attempts import ClientRequest
 from dragoman.gateway.config import Config, price_files
 from dragoman.gateway.context import RequestContext
-from dragoman.gateway.listing import figures_of
 from dragoman.gateway.metrics import AccountGauges
+from dragoman.gateway.model_entries import limits_of_model
 from dragoman.gateway.records import Level, Record
 from dragoman.gateway.targets import Target
 from dragoman.model.conversation import Usage, parse_token_count
@@ -112,7 +112,7 @@ class Accounting:
             output = self._output_estimate(account, client_request, targets)
             tokens = record.input_estimate + output
             cost = self._cost_estimate(account, Usage(record.input_estimate, output), targets)
-        record.session = client_request.session()
+        record.session = client_request.session.affinity
         self.book.begin(record.id, partial(open_row, record, tokens, cost))
         try:
             record.reservation = await self.book.reserve(account, (1, tokens, cost, 1))
@@ -124,8 +124,8 @@ class Accounting:
     def _output_estimate(self, account: Account, client_request: ClientRequest, targets: Sequence[Target]) -> int:
         """Return how many tokens to reserve for the reply."""
         settings = self.config.accounts
-        figures = figures_of(self.config, targets[0].model)
-        limits = [client_request.parameters.max_tokens, None if figures is None else figures.longest_answer]
+        model_limits = limits_of_model(self.config, targets[0].model)
+        limits = [client_request.parameters.max_tokens, None if model_limits is None else model_limits.longest_answer]
         most = min((limit for limit in limits if limit is not None), default=None)
         if settings.strict and most is not None:
             return most
@@ -157,7 +157,7 @@ class Accounting:
         usage = self._usage(record)
         if record.attempts:
             price = self._price(record.upstream, record.used_model, time.time())
-            record.cost = None if price is None else price.cost(usage, cache_write_1h=kept_for_an_hour(usage))
+            record.cost = None if price is None else price.cost(usage, cache_write_1h=one_hour_cache_writes(usage))
             record.price_version = self.prices.version
             self.book.unpriced += record.cost is None
         row = ledger_row(record, account, usage)
@@ -192,7 +192,7 @@ def _unpriced(account: Account, target: Target) -> ClientFault:
     return ClientFault(message, fault=Fault("permission", message, 403))
 
 
-def kept_for_an_hour(usage: Usage) -> int:
+def one_hour_cache_writes(usage: Usage) -> int:
     """Return how many of the written cache tokens are kept for an hour, which costs more; Anthropic reports it."""
     created = usage.extra.fields.get("cache_creation") if usage.extra is not None and usage.cache_write else None
     return parse_token_count(created.get("ephemeral_1h_input_tokens")) if isinstance(created, dict) else 0
@@ -227,14 +227,14 @@ def limit_headers(names: LimitHeaders | None, shares: Sequence[LimitShare], now:
     """Return the headers that report limits of a minute: of each resource, the limit with the least left."""
     if names is None or not shares:
         return ()
-    tightest: dict[int, tuple[int, LimitShare]] = {}
+    least_left: dict[int, tuple[int, LimitShare]] = {}
     for share in shares:
         if share.has_headers:
             remaining, index = share.remaining, share.index
-            if index not in tightest or remaining < tightest[index][0]:
-                tightest[index] = remaining, share
+            if index not in least_left or remaining < least_left[index][0]:
+                least_left[index] = remaining, share
     headers: list[tuple[str, str]] = []
-    for index, (remaining, share) in tightest.items():
+    for index, (remaining, share) in least_left.items():
         limit, rest, reset = _header_names(names, index)
         wait = 60.0 * (1 - remaining / share.allowed) if share.allowed > 0 else 0.0
         headers += ((limit, str(share.allowed)), (rest, str(remaining)))

@@ -25,7 +25,7 @@ WINDOW = 60.0  # seconds
 MAX_RUNNING = 500  # running requests that are listed, oldest first
 _ERRORS = frozenset({"failed", "broken", "bug"})
 _DELIVERED = frozenset({"ok", "gone", "cut"})
-_NOT_ASKED = frozenset({"cooldown", "busy", "not sent"})  # reasons of failed attempts that are not the upstream's
+_NOT_SENT = frozenset({"cooldown", "busy", "not sent"})  # reasons of failed attempts that are not the upstream's
 _HEALTH = ("failing", "cooling", "ok", "unused")  # the worst first
 
 RequestState: TypeAlias = Literal["arriving", "waiting", "reading", "streaming"]
@@ -161,7 +161,7 @@ def _ended(entry: RecentEntry) -> EndedRequest:
         input_tokens(request),
         request.output_tokens or 0,
         request.first_byte_ms,
-        tuple(each.upstream for each in entry.failures if each.reason not in _NOT_ASKED),
+        tuple(each.upstream for each in entry.failures if each.reason not in _NOT_SENT),
     )
 
 

@@ -26,6 +26,8 @@ from msgspec import structs
 from dragoman.errors import ClientFault, DragomanError, LocalMisuse
 from dragoman.gateway.activity import Activity, summarize_activity
 from dragoman.gateway.admission import KeyCheck
+from dragoman.gateway.inspector_config import LEVELS, RecordLevel
+from dragoman.gateway.log_filter import FilterError, parse_filter
 from dragoman.gateway.recent import LogPage, LogQuery
 from dragoman.gateway.records import LoggedRequest
 from dragoman.gateway.reload import ReloadResult
@@ -50,6 +52,19 @@ _HOST = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?")  # allowe
 WorkerRoutes: TypeAlias = Mapping[str, Callable[[bytes], bytes | None]]  # the answer to a message, None: not now
 _NO_ROUTES: WorkerRoutes = {}
 _JSON, _METRICS, _PLAIN = "application/json", "text/plain; version=0.0.4; charset=utf-8", "text/plain; charset=utf-8"
+
+
+class RecordingSwitch(Protocol):
+    """Turns the recording of requests on and off, in one process or in all workers."""
+
+    def set_level(self, level: RecordLevel) -> None:
+        """Record at this level from now on."""
+
+    def purge(self) -> None:
+        """Delete all recordings."""
+
+    def describe(self) -> dict[str, Json]:
+        """Return what is recorded."""
 
 
 class ManagedGateway(Protocol):
@@ -77,13 +92,20 @@ class ManagedGateway(Protocol):
         """Return recent requests and events."""
 
     async def find_requests(self, prefix: str) -> list[LoggedRequest]:
-        """Return the recent requests whose id begins so, with details; for an empty prefix the remarkable ones."""
+        """Return the recent requests whose id begins so, with details.
+
+        For an empty prefix, return those that failed or lost content.
+        """
 
     async def activities(self) -> list[Activity]:
         """Return what each process does now."""
 
     async def reload_configuration(self, *, quiet: bool = False) -> ReloadResult:
         """Read the configuration again and apply it. With `quiet`, success is logged at level debug only."""
+
+    @property
+    def recording(self) -> RecordingSwitch:
+        """What turns the recording of requests on and off."""
 
     @property
     def key(self) -> str:
@@ -110,8 +132,12 @@ class Admin:
             return
         exchange.last = True
         if refusal is None and request.method == "GET" and request.path == "/log":
-            await self._send_log(exchange)
-            return
+            try:
+                parse_filter(request.parameter("filter"))
+                await self._send_log(exchange)
+                return
+            except FilterError as error:
+                refusal = 400, _PLAIN, f"{error}\n".encode()
         status, kind, body = refusal or await self._response(request)
         exchange.whole(status, (("content-type", kind),), body)
 
@@ -133,6 +159,15 @@ class Admin:
             case "POST", "/reload":
                 done = await gateway.reload_configuration(quiet=request.parameter("quiet") == "1")
                 return 409 if done.refused else 200, _JSON, jsonio.encode(done)
+            case "POST", "/recording":
+                level = request.parameter("level")
+                if level not in LEVELS:
+                    return 400, _PLAIN, f"level is one of {', '.join(LEVELS)}\n".encode()
+                gateway.recording.set_level(LEVELS[level])
+                return 200, _JSON, jsonio.encode(gateway.recording.describe())
+            case "POST", "/recordings/purge":
+                gateway.recording.purge()
+                return 200, _JSON, jsonio.encode(gateway.recording.describe())
             case "POST", _:
                 return 405, _PLAIN, b"GET only\n"
             case "GET", "/status":
@@ -214,7 +249,8 @@ def _log_query(request: HttpRequest) -> LogQuery:
     except ValueError:
         moment = None
     number = int(last) if last.isdecimal() and len(last) < 8 else None
-    return LogQuery(request.parameter("cursor"), number, moment, request.parameter("details") == "1")
+    details = request.parameter("details") == "1"
+    return LogQuery(request.parameter("cursor"), number, moment, details, request.parameter("filter"))
 
 
 def _is_for_loopback(request: HttpRequest) -> bool:

@@ -1,8 +1,8 @@
 """Admission: decide which requests are served, and read their bodies. The checks are: head, key, limits, body.
 
-`KeyCheck` finds the account of a request. A key comes in a key header or as a bearer token: the gateway's own, or a
-client key if there is a store of accounts. An AWS signature proves the gateway's own key, or the AWS secret of the
-client key whose id it names (`accounts.keys`).
+`KeyCheck` finds the account of a request. A key comes in a key header, as a bearer token, or on Gemini's paths in the
+query: the gateway's own, or a client key if there is a store of accounts. An AWS signature proves the gateway's own
+key, or the AWS secret of the client key whose id it names (`accounts.keys`).
 
 A request does not count toward `server.limits` before it has proven the key. A request whose signature covers its
 body waits in a separate pool until the body has arrived.
@@ -55,15 +55,18 @@ _MAX_SEEN_HOSTS = 64  # accepted Host values that are cached
 
 TOO_MANY_HEADERS = Fault("invalid", "the request has too many or too long headers", 431)
 TOO_LONG_TARGET = Fault("invalid", "the request's URL is too long", 414)
-WEBSOCKET_OFFERED = Fault("invalid", "WebSockets are not supported: send POST /v1/responses over HTTP/1.1", 426)
+WEBSOCKET_OFFERED = Fault("invalid", "WebSockets are not supported here: send POST /v1/responses over HTTP/1.1", 426)
 _OTHER_SITES = Fault(
     "permission", "a web page of another site sent this request (see Origin, Sec-Fetch-Site): that is not allowed", 403
 )
 SECONDS = 10.0  # for the whole body of an unproven request
 
 _KEY_HEADERS = ("x-api-key", "x-goog-api-key")
+# Clients of Gemini may send the key as `?key=`. Elsewhere it is no place for a key: proxies and browsers keep URLs.
+_KEY_IN_QUERY = re.compile(r"/v1(?:alpha|beta)/|/v1/models/[^/]+:")
 WRONG_KEY = (
-    "the key of this gateway is missing or wrong: send it as x-api-key or as a bearer token (`dragoman serve` shows it)"
+    "the key of this gateway is missing or wrong: send it as x-api-key, x-goog-api-key or a bearer token"
+    " (`dragoman serve` shows where it is)"
 )
 SKEW = 15 * 60.0  # seconds by which a signer's clock may be wrong
 
@@ -80,7 +83,7 @@ class Admission:
         """Use these settings and keys for all further requests."""
         self.memory_budget.resize(settings.limits)
         self._unproven.resize(settings.limits)
-        self._head_check, self._keys = HeadCheck(settings.host, settings.hosts), keys
+        self._head_check, self._keys = HeadCheck(settings.host, settings.hosts, settings.websockets), keys
         self.proxies = TrustedProxies(settings.trusted_proxies)
         self._max_body = settings.max_body
         self._body_timeout = BodyTimeout(rate=settings.min_body_rate)
@@ -153,10 +156,10 @@ class SignatureClaim(Struct, frozen=True):
 
     def check_signature(self, request: HttpRequest) -> None:
         """Raises NotAuthorised."""
-        made, is_right = self.signature, False
+        claimed, is_right = self.signature, False
         for secret in self.secrets:
-            expected = sign(request, secret, made.date, made.region, made.service, made.headers)
-            is_right |= hmac.compare_digest(expected, made.signature)
+            expected = sign(request, secret, claimed.date, claimed.region, claimed.service, claimed.headers)
+            is_right |= hmac.compare_digest(expected, claimed.signature)
         if not is_right:
             raise NotAuthorised(WRONG_KEY)
 
@@ -252,6 +255,14 @@ def _candidates(head: HttpRequest) -> Iterator[str]:
                 yield candidate.strip()
         elif name in _KEY_HEADERS:
             yield value
+    if "key=" in head.query and _KEY_IN_QUERY.match(head.path):
+        yield head.parameter("key")
+
+
+def check_model(account: Account, model: str) -> None:
+    """Raise ClientFault (403) for a model that the key may not ask for."""
+    if not account.allows_model(model):
+        raise model_not_allowed(account, model)
 
 
 def model_not_allowed(account: Account, model: str) -> ClientFault:
@@ -270,7 +281,8 @@ class HeadCheck:
     address too.
     """
 
-    def __init__(self, host: str, hosts: Collection[str] = ()) -> None:
+    def __init__(self, host: str, hosts: Collection[str] = (), websockets: bool = False) -> None:
+        self._websockets = websockets  # whether a WebSocket of Responses is accepted
         own = () if _is_address(host) and ipaddress.ip_address(host).is_unspecified else (host.lower(),)
         self._names = {"localhost", *own, *(name.lower() for name in hosts)}
         self._beyond_loopback = not is_loopback(host)
@@ -290,10 +302,14 @@ class HeadCheck:
         return (
             _bad_line(request, target or request.path)
             or (_bad_framing(headers, version) if version != "1.1" or headers.keys() & _FRAMING else None)
-            or (upgrade_refusal(request, headers["upgrade"]) if "upgrade" in headers else None)
+            or (self._bad_upgrade(request, headers["upgrade"]) if "upgrade" in headers else None)
             or (self._bad_host(headers.get("host")) if headers.get("host") not in self._seen else None)
             or (self._bad_origin(headers) if headers.keys() & _FROM_PAGES else None)
         )
+
+    def _bad_upgrade(self, request: HttpRequest, upgrade: str) -> Fault | None:
+        fault = upgrade_refusal(request, upgrade)
+        return None if self._websockets and fault is WEBSOCKET_OFFERED else fault
 
     def _bad_host(self, host: str | None) -> Fault | None:
         found = _HOST.fullmatch(host) if host else None
@@ -369,7 +385,7 @@ def _bad_framing(headers: dict[str, str], version: str) -> Fault | None:
 
 
 def upgrade_refusal(request: HttpRequest, upgrade: str) -> Fault:
-    """Return the refusal of an offered upgrade.
+    """Return the refusal of an offered upgrade: `WEBSOCKET_OFFERED` for a WebSocket of Responses.
 
     Codex first offers a WebSocket for Responses. With 426 it uses HTTP at once; with 400 it gives up.
     """

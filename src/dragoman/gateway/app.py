@@ -23,12 +23,12 @@ from msgspec import structs
 import dragoman.dialects as registry
 from dragoman._version import __version__
 from dragoman.dialects.base import Dialect
-from dragoman.errors import DragomanError
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.activity import Activity, measure_activity
-from dragoman.gateway.admission import Admission, KeyCheck, model_not_allowed, upgrade_refusal
-from dragoman.gateway.asgi import AsgiExchange, Receive, Scope, Send, refuse_websocket
+from dragoman.gateway.admission import Admission, KeyCheck, check_model, upgrade_refusal
+from dragoman.gateway.asgi import AsgiExchange, Receive, Scope, Send, refuse_websocket, serve_lifespan
 from dragoman.gateway.breaker import CircuitBreaker
+from dragoman.gateway.compaction import PATH, compact
 from dragoman.gateway.config import Config, Server
 from dragoman.gateway.context import RequestContext, Services
 from dragoman.gateway.cooldown_file import CooldownFile
@@ -36,20 +36,22 @@ from dragoman.gateway.cooldown_log import CooldownLog
 from dragoman.gateway.delivery import generate
 from dragoman.gateway.error_responses import ErrorResponses
 from dragoman.gateway.explain import RefusalLog
-from dragoman.gateway.large_requests import LargeRequest, match_in_worker
+from dragoman.gateway.job_process import JobProcess
+from dragoman.gateway.large_requests import LargeRequest, match_in_job_process
 from dragoman.gateway.limits import MAX_MODEL_LENGTH, MemoryAccount, check_text, is_large, model_too_long
 from dragoman.gateway.metrics import GaugeSnapshot, Metrics, render_metrics
 from dragoman.gateway.operations import serve
 from dragoman.gateway.recent import LogPage, LogQuery, RecentLog
+from dragoman.gateway.recording_control import RecordingControl
 from dragoman.gateway.records import LoggedRequest, Record
 from dragoman.gateway.redaction import KnownAddress, Redactor
+from dragoman.gateway.relay import match_relayed
 from dragoman.gateway.reload import NOT_RELOADABLE, Reloader, ReloadResult
 from dragoman.gateway.retry_policy import RetrySettings
 from dragoman.gateway.routing import REVOKED, MatchedRequest, Router
 from dragoman.gateway.secrets import app_folders, gateway_key
 from dragoman.gateway.upstream_credentials import report_missing_secrets
 from dragoman.gateway.upstreams import Upstreams
-from dragoman.gateway.worker_process import WorkerProcess
 from dragoman.http.client.client import HttpClient, PoolLimits
 from dragoman.http.exchange import Exchange
 from dragoman.response_stream import error_response
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from dragoman.gateway.worker_sharing import WorkerSharing
 
 _READY = "/readyz"
+_BY_INNER_REQUESTS = ("websocket", "compact")  # operations whose inner requests are in the ledger
 # Of operators, and of clients: Claude Code requests `/` or `/api/hello` to learn whether the address answers.
 _PROBES = frozenset({"/healthz", _READY, "/", "/api/hello"})
 _TEXT = (("content-type", "text/plain; charset=utf-8"),)
@@ -84,7 +87,7 @@ async def _serve(upstreams: Upstreams, serving: Awaitable[None]) -> None:
 
 
 class Gateway:
-    """A running gateway. `start` and `stop` bound its life; `reload` replaces the whole configuration at once."""
+    """A running gateway. `start` and `stop` begin and end its work; `reload` replaces the configuration at once."""
 
     def __init__(
         self,
@@ -107,14 +110,15 @@ class Gateway:
         self._former_keys: list[str] = []  # which the log still masks
         self._set_log(access_log, config)
         self._state = state or app_folders(os.environ).state
+        self.recording = RecordingControl(self._state, config.inspector, self.log, self._secrets)
         refusals = RefusalLog(self._state / "refusals", enabled=config.explain)
         dialects = dialects or [registry.get(name) for name in registry.names()]
-        self.worker = WorkerProcess(dialects)
+        self.job_process = JobProcess(dialects)
         self._config = config
         self._live: dict[Exchange[MemoryAccount], Record] = {}
         self.accounting = self._create_accounting()
         shared = self.log, Metrics(), refusals, retry_settings or RetrySettings()
-        self._services = Services(*shared, worker=self.worker, accounting=self.accounting)
+        self._services = Services(*shared, job_process=self.job_process, accounting=self.accounting)
         self.breaker = CircuitBreaker(redact=self.redactor.message)
         self._cooldowns = CooldownFile(self._state, self.breaker)
         CooldownLog(self.log, self.breaker)
@@ -153,6 +157,7 @@ class Gateway:
                 upstreams = Upstreams(self._config, self._client, self.breaker, state=self._state, log=self.log)
                 await upstreams.start()
                 self.upstreams = upstreams
+                self.recording.start(self._config.server.workers)
 
     def share_with(self, siblings: Sequence[Path]) -> WorkerSharing:
         """Share earlier responses and cooldowns with other workers, which listen at these admin sockets."""
@@ -163,7 +168,7 @@ class Gateway:
         return sharing
 
     async def stop(self) -> None:
-        """Stop background tasks, credentials, the worker process, connections and the log."""
+        """Stop background tasks, credentials, the job process, connections and the log."""
         self.draining = True
         upstreams, client = self.upstreams, self._client
         self.upstreams = self._client = None
@@ -172,7 +177,7 @@ class Gateway:
         if upstreams is not None:
             await upstreams.close_credentials()
         await self._services.report_queue.close()
-        self.worker.close()
+        self.job_process.close()
         if client is not None:
             await client.aclose()
         for retired in self._retired:
@@ -182,6 +187,7 @@ class Gateway:
             await self._cooldowns.aclose()
         if self.accounting is not None:
             await self.accounting.book.close()
+        self.recording.close()
         self.log.close()
 
     async def reload(self, config: Config) -> None:
@@ -206,6 +212,7 @@ class Gateway:
         self._services.refusals.enabled = config.explain
         if config.log != before.log:
             self.log.configure(config.log.format, config.log.level)
+        self.recording.configure(config.inspector)
         self.generation += 1
         self.on_reloaded()
         if old is not None:
@@ -290,6 +297,7 @@ class Gateway:
             "dropped_log_lines": self.log.dropped,
             "suppressed_log_lines": self.log.suppressed,
             "accounts": None if self.accounting is None else self.accounting.describe(),
+            "recording": self.recording.describe(),
             "upstreams": [self.redactor.tree(backend.describe()) for backend in backends],
         }
 
@@ -297,7 +305,7 @@ class Gateway:
         """Return the models that can be asked for, with the lists that upstreams return within a short time."""
         await self.start()
         assert self.upstreams is not None
-        described = await self.upstreams.catalog.describe()
+        described = await self.upstreams.catalogue.describe()
         return {name: self.redactor.tree(value) for name, value in described.items()}
 
     def cooldowns(self) -> list[Json]:
@@ -325,7 +333,10 @@ class Gateway:
         return await self.recent.page(query)
 
     async def find_requests(self, prefix: str) -> list[LoggedRequest]:
-        """Return the recent requests whose id begins so, with details; for an empty prefix the remarkable ones."""
+        """Return the recent requests whose id begins so, with details.
+
+        For an empty prefix, return those that failed or lost content.
+        """
         return self.recent.requests_with_details(prefix)
 
     async def activities(self) -> list[Activity]:
@@ -371,26 +382,11 @@ class Gateway:
                 finally:
                     await exchange.close()
             case "lifespan":
-                await self._lifespan(receive, send)
+                await serve_lifespan(receive, send, self.start, self.stop)
             case _:
                 request = HttpRequest("GET", scope["path"])
                 refusal = error_response(self._router.error_dialect(request), upgrade_refusal(request, scope["type"]))
                 await refuse_websocket(scope, send, refusal)
-
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                try:
-                    await self.start()
-                except (DragomanError, OSError) as error:
-                    await send({"type": "lifespan.startup.failed", "message": str(error)})
-                    return
-                await send({"type": "lifespan.startup.complete"})
-            elif message["type"] == "lifespan.shutdown":
-                await self.stop()
-                await send({"type": "lifespan.shutdown.complete"})
-                return
 
     # --- requests
 
@@ -408,7 +404,13 @@ class Gateway:
         record = Record(exchange.id, method, path, client=exchange.client)
         self._live[exchange] = record
         try:
-            matched = await self._matched(exchange, await self._admission.request(exchange, record))
+            request = await self._admission.request(exchange, record)
+            if (recorder := self.recording.recorder) is not None:
+                record.capture = recorder.begin(request, record.began)
+            if await self._served_by_inner_requests(exchange, record):
+                return
+            matched = await self._matched(exchange, request)
+            del request
             if matched is None:
                 self._errors.send_unmatched(exchange, record)
                 return
@@ -419,10 +421,9 @@ class Gateway:
             record.dialect, record.operation = matched.dialect.name, call.operation
             if len(call.model) > MAX_MODEL_LENGTH:
                 raise model_too_long(call.model)
-            record.model = call.model
-            account = record.account
-            if account is not None and account.models and call.model and not account.allows_model(call.model):
-                raise model_not_allowed(account, call.model)
+            record.model, account = call.model, record.account
+            if account is not None and account.models and call.model:
+                check_model(account, upstreams.catalogue.own_name(call.model))
             if call.body is not None:
                 call = structs.replace(call, body=None)  # The decoded body is large, and a stream may last long.
             context = RequestContext(self._services, upstreams, exchange, memory, matched.dialect, call, record)
@@ -435,6 +436,24 @@ class Gateway:
         finally:
             self._finish(exchange, record)
 
+    async def _served_by_inner_requests(self, exchange: Exchange[MemoryAccount], record: Record) -> bool:
+        """Serve a request that the gateway answers by other requests: a WebSocket, or a compaction."""
+        request = exchange.request
+        if request.header("upgrade"):  # admission accepts no other upgrade than a WebSocket
+            from dragoman.gateway.websocket import serve_session  # noqa: PLC0415  few clients use it
+
+            record.dialect, record.operation, record.status, record.streamed = "responses", "websocket", 101, True
+            server, memory = self._config.server, self._services.session_memory
+            await serve_session(exchange, self.handle, server, memory, is_draining=self.draining)
+            return True
+        if request.method == "POST" and request.path.rstrip("/").endswith(PATH):
+            record.dialect, record.operation = "responses", "compact"
+            record.status = await compact(exchange, request.body, self.handle)
+            if record.status != 200:
+                record.outcome = "refused" if record.status < 500 else "failed"
+            return True
+        return False
+
     def _finish(self, exchange: Exchange[MemoryAccount], record: Record) -> None:
         """Release what the request used, and count, settle and log it."""
         del self._live[exchange]
@@ -445,10 +464,12 @@ class Gateway:
         record.total = time.monotonic() - record.began
         if record.on_finished is not None:
             record.on_finished()
-        if self.accounting is not None:
+        if self.accounting is not None and record.operation not in _BY_INNER_REQUESTS:
             self.accounting.finish(record)
         self._services.metrics.request(record)
-        self.log.request(record)
+        line = self.log.request(record)
+        if record.capture is not None:
+            self.recording.finish(record, line)
 
     async def _probe(self, exchange: Exchange[MemoryAccount]) -> None:
         if exchange.request.path != _READY:
@@ -462,8 +483,10 @@ class Gateway:
     async def _matched(self, exchange: Exchange[MemoryAccount], request: HttpRequest) -> MatchedRequest | None:
         """Return the request matched to a dialect; None if no route fits. Raises ClientFault, UnreadableRequest."""
         server = self._config.server
+        if (relayed := self._router.find_relayed(request.path)) is not None:
+            return match_relayed(*relayed, request) if request.method == "POST" else None
         if is_large(request.body, server.offload):
-            large = LargeRequest(self.worker, exchange, server)
-            return await match_in_worker(large, self._router) or self._router.match_model(request)
+            large = LargeRequest(self.job_process, exchange, server)
+            return await match_in_job_process(large, self._router) or self._router.match_model(request)
         check_text(request.body, server.limits)
         return self._router.match(request) or self._router.match_model(request)

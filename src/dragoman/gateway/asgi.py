@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from msgspec import field
 
-from dragoman.errors import ClientFault, Fault
+from dragoman.errors import ClientFault, DragomanError, Fault
 from dragoman.gateway.limits import MemoryAccount
 from dragoman.http.addresses import normalize_address
 from dragoman.http.exchange import (
@@ -215,6 +215,25 @@ def _head(scope: Scope) -> HttpRequest:
     root = scope.get("root_path", "")
     text = path.decode("latin-1").partition("?")[0].removeprefix(root)
     return HttpRequest(scope["method"], text or "/", scope.get("query_string", b"").decode("latin-1"), headers)
+
+
+async def serve_lifespan(
+    receive: Receive, send: Send, start: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]]
+) -> None:
+    """Start and stop the application by the lifespan events of the server."""
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.startup":
+            try:
+                await start()
+            except (DragomanError, OSError) as error:
+                await send({"type": "lifespan.startup.failed", "message": str(error)})
+                return
+            await send({"type": "lifespan.startup.complete"})
+        elif message["type"] == "lifespan.shutdown":
+            await stop()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
 
 
 async def refuse_websocket(scope: Scope, send: Send, refusal: HttpResponse) -> None:

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Protocol
-from urllib.parse import quote
 
 from msgspec import Struct, structs
 
@@ -26,15 +25,17 @@ from dragoman.errors import (
     MalformedRequest,
     UpstreamFault,
 )
-from dragoman.gateway.backend import Backend
+from dragoman.gateway.backend import Backend, find_session
 from dragoman.gateway.breaker import Permit
 from dragoman.gateway.context import PreparedRequest, RequestContext
 from dragoman.gateway.earlier_responses import check_holder, find_elsewhere, prefer_holders
 from dragoman.gateway.explain import SignedRequest
+from dragoman.gateway.failed_attempts import mark_failed, name_upstream
+from dragoman.gateway.job_process import JobProcessFailed, JobProcessUnavailable
 from dragoman.gateway.large_requests import LargeMatch, LargeRequest
 from dragoman.gateway.limits import base_memory
-from dragoman.gateway.listing import estimate_tokens
 from dragoman.gateway.planning import parse_within_limits, refuse_duplicate_keys, render_planned, token_count_request
+from dragoman.gateway.records import header_text
 from dragoman.gateway.refusal_reports import schedule_report
 from dragoman.gateway.response_store import (
     NOTHING_FOUND,
@@ -47,13 +48,13 @@ from dragoman.gateway.response_store import (
 from dragoman.gateway.retry_policy import (
     REQUEST,
     Retries,
-    failure_reason,
     is_unknown_there,
     pick_error,
     retry_action,
 )
 from dragoman.gateway.routing import MatchedRequest
-from dragoman.gateway.worker_process import WorkerFailed, WorkerUnavailable
+from dragoman.gateway.targets import Target
+from dragoman.gateway.token_estimate import approximate_text, estimate_tokens
 from dragoman.http.client.client import ClientResponse, PoolExhausted
 from dragoman.model.conversation import Conversation, without_messages
 from dragoman.model.filter import Note
@@ -61,10 +62,8 @@ from dragoman.translate import Plan, plan
 from dragoman.upstream.credentials import Credential, with_headers
 from dragoman.wire.http import HttpRequest
 
-_SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id", "session_id", "x-session-affinity")
-_LONGEST_HEADER = 256  # characters of a model's name
 _EMPTY = Conversation("", ())
-_WORTH_COUNTING = 16 * 1024  # bytes; the account of a smaller decoded request is not updated when it is released
+_MIN_COUNTED = 16 * 1024  # bytes; the account of a smaller decoded request is not updated when it is released
 _BYTES_PER_TOKEN = 4
 _PLAIN_NODES = 16  # the most JSON values per message of a plain request, its share of the other fields included
 
@@ -73,27 +72,29 @@ class ClientRequest:
     """The request of a client, and the parts of it that are in memory.
 
     `parameters` is the conversation without its messages. A plain request is parsed only if no cached plan fits, and a
-    large one by the worker process; any other is parsed at once.
+    large one by the job process; any other is parsed at once.
     """
 
     __slots__ = (
         "_call",
         "_conversation",
-        "_exact",
         "_found",
         "_plain",
+        "_typed",
         "context",
         "large",
         "parameters",
         "prepared",
+        "session",
         "signed",
     )
+    can_be_explained = True  # by a report about its refusal
 
     def __init__(self, context: RequestContext, matched: MatchedRequest) -> None:
         """Raises MalformedRequest, TooLarge."""
         self.context = context
         self._call: ApiRequest | None = matched.call  # with the body, until that is parsed
-        self._exact: TypedRequest | None = matched.exact
+        self._typed: TypedRequest | None = matched.typed
         self._conversation: Conversation | None = None  # with its messages, until it is sent
         self.prepared: PreparedRequest | None = None  # for the current target, until it is sent
         self.signed: SignedRequest | None = None  # the last request that was sent, for `explain`
@@ -108,6 +109,11 @@ class ClientRequest:
             self.parameters = self._plain.conversation
         else:
             self.parameters = without_messages(self.read())
+        self.session = find_session(context.exchange.request, self.parameters, context.exchange.owner)
+        if self.session.key:
+            self._plain = None  # a cached plan has no key of a session
+            if self.large is not None:
+                self.large.session = self.session.key
 
     @property
     def found(self) -> FoundResponses:
@@ -123,42 +129,42 @@ class ClientRequest:
                 assert call is not None  # it was matched before
             size = len(context.exchange.request.body)
             self._conversation, shape = parse_within_limits(
-                context.client, call, size, context.upstreams.bounds, self._exact
+                context.client, call, size, context.upstreams.bounds, self._typed
             )
-            self._call = self._exact = None
+            self._call = self._typed = None
             context.memory.hold("decoded", shape.memory)
         return self._conversation
 
     async def _find_earlier(self) -> None:
-        """Ask other processes for what the request refers to; let the worker process plan a large conversation."""
+        """Ask other processes for what the request refers to; let the job process plan a large conversation."""
         context, server = self.context, self.context.upstreams.config.server
         services, is_large = context.services, self.large is not None
         items = self.large.items if self.large is not None else item_references(context.client, self.read())
         self._found = await find_elsewhere(context, self.parameters, items)
-        if is_large or services.worker is None or not server.offload:
+        if is_large or services.job_process is None or not server.offload:
             return
         earlier = services.response_store.earlier(context.exchange.owner, self.parameters, self._found)
         if isinstance(earlier, PickledConversation):
-            self.large = LargeRequest(services.worker, context.exchange, server)
+            self.large = LargeRequest(services.job_process, context.exchange, server)
             self.large.set_parameters(self.parameters, items)
+            self.large.session = self.session.key
             self._conversation = None
 
-    def session(self) -> str:
-        """Return the session id, so that all requests of a conversation use one credential and its prompt caches."""
-        headers = self.context.exchange.request.headers
-        ids = {name: value for name, value in headers if name in _SESSION_HEADERS and value}
-        return next(ids[name] for name in _SESSION_HEADERS if name in ids) if ids else self.parameters.user
+    async def targets(self) -> Sequence[Target]:
+        """Return the targets of the request, first choice first. Raises UnknownModel, MalformedRequest."""
+        catalogue, model = self.context.upstreams.catalogue, self.parameters.model
+        return catalogue.cached.get(model) or await catalogue.find(model)
 
     def estimate_input(self) -> int:
-        """Estimate the tokens of the request. Of one that is not parsed, by its length."""
+        """Estimate the tokens of the request by the length of its texts; of one that is not parsed, by its own."""
         if self.large is not None:
             return self.large.tokens
         if self._conversation is None:
             return len(self.context.exchange.request.body) // _BYTES_PER_TOKEN
-        return estimate_tokens(self._conversation)
+        return estimate_tokens(self._conversation, approximate_text)
 
     async def prepare(self, backend: Backend, model: str, *, counts: bool = False) -> Plan:
-        """Plan the request for a target. Raises MalformedRequest, Unrepresentable, WorkerFailed, Overloaded."""
+        """Plan the request for a target. Raises MalformedRequest, Unrepresentable, JobProcessFailed, Overloaded."""
         context, record, prepared = self.context, self.context.record, None
         record.upstream, record.upstream_dialect, record.used_model = backend.name, backend.dialect.name, model
         if self.parameters.server_state and self._found is None:
@@ -168,7 +174,7 @@ class ClientRequest:
             try:
                 prepared = await self.large.prepare(context.client, backend, model, store, self.found, counts=counts)
                 self.parameters = prepared.plan.original
-            except WorkerUnavailable:  # This process plans the request.
+            except JobProcessUnavailable:  # This process plans the request.
                 self.large = None
         self.prepared = prepared = prepared or self.plan(backend, model)
         record.notes, record.verbatim = list(prepared.plan.notes), prepared.plan.verbatim
@@ -184,6 +190,8 @@ class ClientRequest:
             context.services.metrics.plan_cache_hits[backend.name] += 1
             return PreparedRequest(cached.plan(plain), cached=cached)
         conversation = self.read()
+        if self.session.key:
+            conversation = structs.replace(conversation, session=self.session.key)
         saver: ResponseSaver | None = None
         try:
             if client.continuation is None and not conversation.is_job:
@@ -199,7 +207,7 @@ class ClientRequest:
                     found=self.found,
                 )
         except RecursionError:
-            raise MalformedRequest("nested too deeply") from None
+            raise MalformedRequest("the request is nested too deeply") from None
         if settings.losses == "refuse":
             refuse_duplicate_keys(context.exchange.request)
         return PreparedRequest(planned, saver)
@@ -216,7 +224,7 @@ class ClientRequest:
         self.context.exchange.headers = (
             ("dragoman-notes", str(len(record.notes))),
             ("dragoman-upstream", backend.name),
-            ("dragoman-model", _header_text(record.used_model)),
+            ("dragoman-model", header_text(record.used_model)),
             *record.limit_headers,
         )
 
@@ -253,13 +261,15 @@ class ClientRequest:
 
     def mark_signed(self, base_url: str, rendered: HttpRequest, signed: HttpRequest) -> None:
         """Remember the head of a request as it is sent, and what the credential added to its body."""
+        if self.context.record.capture is not None:
+            self.context.record.capture.sent(self.context.record, base_url, signed)
         if self.context.services.refusals.enabled:
             added = len(signed.body) - len(rendered.body)
             prefix = signed.body[: added + 1] if added > 0 else b""
             self.signed = SignedRequest(base_url, signed.method, signed.path, signed.query, signed.headers, prefix)
 
     def mark_sent(self, permit: Permit, backend: Backend, credential: Credential) -> InFlight:
-        """Note that the request is sent, and release its messages unless it is small or is stored with its reply."""
+        """Record that the request is sent, and release its messages unless it is small or is stored with its reply."""
         context, prepared, holder = self.context, self.prepared, None
         assert prepared is not None
         may_hold = context.client.stored is not None or self.parameters.server_state
@@ -271,16 +281,9 @@ class ClientRequest:
                 planned, original=without_messages(planned.original), translated=without_messages(planned.translated)
             )
             self.prepared = self._conversation = None
-            if prepared.saver is None and context.memory.bytes_by_kind["decoded"] > _WORTH_COUNTING:
+            if prepared.saver is None and context.memory.bytes_by_kind["decoded"] > _MIN_COUNTED:
                 context.memory.hold("decoded", base_memory(planned.original, planned.translated))
         return InFlight(self, permit, holder, planned, prepared.saver)
-
-
-@lru_cache(256)
-def _header_text(model: str) -> str:
-    """Return the name of a model for a header: characters other than printable ASCII are percent-encoded."""
-    text = "".join(char if " " < char <= "~" and char != "%" else quote(char, errors="replace") for char in model)
-    return text if len(text) <= _LONGEST_HEADER else f"{text[:_LONGEST_HEADER]}..."
 
 
 class InFlight(Struct):
@@ -293,7 +296,7 @@ class InFlight(Struct):
     saver: ResponseSaver | None  # stores the response
 
     def mark_started(self) -> None:
-        """Note that the response has content, so there is no retry: release all but what `explain` may need."""
+        """Record that the response has content, so there is no retry: release all but what `explain` may need."""
         if self.permit.probes:
             self.permit.accepted()
         self.plan = self.saver = None
@@ -341,50 +344,44 @@ async def run_attempts(context: RequestContext, client_request: ClientRequest, d
     failure: DragomanError | None = None
     failed_upstream = ""  # that the failure is of
     retries = Retries(context.services.retry_settings, client_request.parameters.is_job)
-    catalog, model = context.upstreams.catalog, client_request.parameters.model
-    targets = catalog.cached.get(model) or await catalog.find(model)
+    catalogue, targets = context.upstreams.catalogue, await client_request.targets()
+    if context.record.capture is not None:
+        context.record.capture.session = client_request.session.affinity
     if (accounting := context.services.accounting) is not None:
         targets = await accounting.reserve(context, client_request, targets)
+    session, cache_holders = client_request.session.cache, context.services.cache_holders
+    targets = cache_holders.order_targets(session, client_request.parameters.model, targets, context.upstreams.by_name)
     for target in targets:
-        backend, is_bound, is_asked = context.upstreams.by_name[target.upstream.name], False, False
+        backend, is_bound, is_tried = context.upstreams.by_name[target.upstream.name], False, False
         try:
             translated = (await client_request.prepare(backend, target.model)).translated
             is_bound = translated.needs_same_service
             if translated.server_state:
                 check_holder(context, backend, translated, client_request.found)
             del translated  # releases the messages
-            is_asked = True
-            await _ask_target(
+            is_tried = True
+            await _try_target(
                 context, client_request, delivery, backend, target.model, retries, last=target is targets[-1]
             )
             return
         except DragomanError as error:
-            if not is_asked and len(targets) > 1:
-                _mark_failed(context, backend, "", error)
+            if not is_tried and len(targets) > 1:
+                mark_failed(context, backend, "", error)
             if (picked := pick_error(failure, error)) is not failure:
                 failure, failed_upstream = picked, backend.name
             if error.fault.kind == "not_found":
-                catalog.doubt(target)
+                catalogue.drop_list(target)
             # A request that refers to data which this target may store goes to no other target.
             stays = is_bound and not (isinstance(error, ClientFault) or is_unknown_there(error))
-            if delivery.has_started or stays or retry_action(error) == "fail" or not retries.may_ask_another(error):
+            if delivery.has_started or stays or retry_action(error) == "fail" or not retries.may_try_another(error):
                 break
     if failure is not None:
         if failed_upstream != context.record.upstream:
-            _name_upstream(context, failed_upstream, failure)
+            name_upstream(context, failed_upstream, failure)
         raise failure
 
 
-def _name_upstream(context: RequestContext, upstream: str, error: DragomanError) -> None:
-    """Name the upstream whose error the client gets, in the log and in the response: it was not the last one tried."""
-    exchange = context.exchange
-    context.record.error = f"{upstream}: {error.fault.message}"
-    exchange.headers = tuple(
-        (name, upstream if name == "dragoman-upstream" else value) for name, value in exchange.headers
-    )
-
-
-async def _ask_target(
+async def _try_target(
     context: RequestContext,
     client_request: ClientRequest,
     delivery: Delivery,
@@ -397,7 +394,9 @@ async def _ask_target(
     """Send the request to one target: with another credential after some errors, and again after others."""
     credentials = list(backend.all_credentials)
     if len(credentials) > 1:
-        credentials = backend.credentials(client_request.session(), model)
+        session, cache_holders = client_request.session, context.services.cache_holders
+        credentials = backend.credentials(session.affinity, model)
+        credentials = cache_holders.order_credentials(session.cache, context.record.model, backend, credentials, model)
         if client_request.parameters.server_state:
             prefer_holders(context, client_request.parameters, backend, credentials, client_request.found)
     backend.budget.recent.add(time.monotonic(), REQUEST)
@@ -407,7 +406,7 @@ async def _ask_target(
             await _attempt(context, client_request, delivery, backend, model, credentials[0])
             return
         except DragomanError as error:
-            _mark_failed(context, backend, credentials[0].name, error)
+            mark_failed(context, backend, credentials[0].name, error)
             failure = pick_error(failure, error)
             retries.violations += error.fault.is_violation
             if delivery.has_started or retries.may_have_started(error):
@@ -448,13 +447,15 @@ async def _attempt(
         if (fault := await delivery.deliver(response, flight)) is None:
             permit.succeeded()
             backend.failures, backend.last_ok_at = 0, time.time()
+            session = client_request.session.cache
+            context.services.cache_holders.remember(session, record.model, backend, credential.name, record.usage)
         else:
             failed = UpstreamFault("", fault=fault)
             schedule_report(context, client_request, backend, response, failed)
             backend.record_failure(permit, failed)
     except DragomanError as error:
         schedule_report(context, client_request, backend, response, error)
-        if not isinstance(error, ClientFault | PoolExhausted | WorkerFailed):
+        if not isinstance(error, ClientFault | PoolExhausted | JobProcessFailed):
             backend.record_failure(permit, error)
             context.services.metrics.retries[backend.name, error.fault.kind] += 1
         raise
@@ -477,14 +478,10 @@ async def _send(
     assert flight.plan is not None
     try:
         sent = flight.plan.translated
-        return await backend.open(request, credential, sent, client_request.mark_signed), flight
+        response = await backend.open(request, credential, sent, client_request.mark_signed)
+        if (capture := client_request.context.record.capture) is not None:
+            capture.answered(response.status, response.headers)
+        return response, flight
     finally:
         del request
         client_request.context.memory.hold("rendered", 0)
-
-
-def _mark_failed(context: RequestContext, backend: Backend, credential: str, error: DragomanError) -> None:
-    """Add a failed attempt to the record."""
-    reason, status = failure_reason(error)
-    message = context.services.log.redactor.message(error.fault.message)
-    context.record.mark_failed(backend.name, credential, reason, error.fault.kind, status, message)

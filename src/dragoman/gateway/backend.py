@@ -1,13 +1,21 @@
-"""One upstream of a running gateway: its credentials, connections, concurrency limits and health."""
+"""One upstream of a running gateway: its credentials, connections, concurrency limits and health.
+
+Clients name their session in a header or in the user id. All requests of a session prefer one credential, and the
+upstream that last reported a prompt cache for it: another one would have to read the whole prompt again.
+"""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import itertools
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from dragoman._version import __version__
 from dragoman.errors import REQUEST_ERROR_KINDS, DragomanError, Fault, TooLarge
@@ -15,14 +23,24 @@ from dragoman.gateway.breaker import CircuitBreaker, Permit
 from dragoman.gateway.planning import PlanCache
 from dragoman.gateway.redaction import KnownAddress, truncate_text
 from dragoman.gateway.retry_policy import Redirected, Refused, RetryBudget, with_reset
+from dragoman.gateway.targets import Target
 from dragoman.gateway.upstream_config import TimeoutSettings, Upstream
 from dragoman.gateway.upstream_credentials import MissingSecret, credentials_of, header_settings, proxy_setting
 from dragoman.http.client.client import ClientResponse, ConnectionSlots, HttpClient, HttpTimeouts, TlsSettings
-from dragoman.model.conversation import Conversation
+from dragoman.model.conversation import Conversation, Usage
 from dragoman.model.patterns import matches_pattern
 from dragoman.upstream.credentials import ClosableCredential, Credential
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
+
+SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id", "session_id", "x-session-affinity")
+_AGENT_HEADERS = ("x-claude-code-agent-id", "x-openai-subagent")  # an agent has a prompt, and so a cache, of its own
+# Claude Code's user id: a JSON object, or in older versions `user_HASH_account_UUID_session_UUID`.
+_SESSION_IN_USER = re.compile(r'"session_id"\s*:\s*"([^"]{1,128})"|_session_([0-9a-fA-F-]{8,64})\Z')
+_CACHE_KEY = "prompt_cache_key"
+_KEY_BYTES = 24  # 32 characters of base64; OpenAI's limit is 64
+MAX_HOLDERS = 10_000
+T = TypeVar("T")
 
 _AGENT = f"dragoman/{__version__}"
 _REFUSAL_BYTES = 1024 * 1024
@@ -218,3 +236,96 @@ def _timeouts(settings: TimeoutSettings) -> tuple[HttpTimeouts, HttpTimeouts]:
     same = {name: value for name, value in structs.asdict(settings).items() if name not in ("first_byte", "long_idle")}
     usual = HttpTimeouts(head=settings.first_byte, **same)
     return usual, structs.replace(usual, idle=settings.long_idle, silent=max(settings.silent, settings.long_idle))
+
+
+# --- the session of a client, and which upstream and credential hold its prompt cache
+
+
+class ClientSession(Struct, frozen=True):
+    """The session of one request. Both values are empty if the client names none."""
+
+    affinity: str = ""  # requests with equal values prefer the same credential
+    key: str = ""  # of the prompt cache: a hash of the client's key, the session and the agent
+
+    @property
+    def cache(self) -> str:
+        """What identifies the prompt cache: no other client has the same key."""
+        return self.key or self.affinity
+
+
+def find_session(request: HttpRequest, parameters: Conversation, owner: str) -> ClientSession:
+    """Return the session of a request from its headers, its user id or its own key of the prompt cache."""
+    headers = {name: value for name, value in request.headers if value}
+    named = next((headers[name] for name in SESSION_HEADERS if name in headers), "")
+    if not named and (found := _SESSION_IN_USER.search(parameters.user)):
+        named = found[1] or found[2]
+    agent = next((headers[name] for name in _AGENT_HEADERS if name in headers), "")
+    key = _cache_key(owner, named, agent) if named else ""
+    own = parameters.extra.fields.get(_CACHE_KEY) if parameters.extra is not None else None
+    return ClientSession(named or (own if isinstance(own, str) else "") or parameters.user, key)
+
+
+def _cache_key(owner: str, session: str, agent: str) -> str:
+    digest = hashlib.sha256("\0".join(("dragoman", owner, session, agent)).encode(errors="surrogatepass")).digest()
+    return base64.urlsafe_b64encode(digest[:_KEY_BYTES]).decode()
+
+
+class CacheHolder(Struct, frozen=True):
+    """The upstream and the credential that hold the prompt cache of a session."""
+
+    upstream: str
+    credential: str
+    until: float
+
+
+class CacheHolders:
+    """The holders of prompt caches by session and model, in memory. The oldest is removed when there are too many."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, most: int = MAX_HOLDERS) -> None:
+        self._clock, self._most = clock, most
+        self._holders: OrderedDict[tuple[str, str], CacheHolder] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def remember(self, session: str, model: str, backend: Backend, credential: str, usage: Usage | None) -> None:
+        """Record who answered, if the answer reports a prompt cache."""
+        seconds = backend.upstream.limits.cache_affinity
+        if not session or not seconds or usage is None or not (usage.cache_read or usage.cache_write):
+            return
+        self._holders[session, model] = CacheHolder(backend.name, credential, self._clock() + seconds)
+        self._holders.move_to_end((session, model))
+        if len(self._holders) > self._most:
+            self._holders.popitem(last=False)
+
+    def find(self, session: str, model: str) -> CacheHolder | None:
+        """Return the holder of the session's cache; None if there is none, or the cache has probably expired."""
+        holder = self._holders.get((session, model)) if session else None
+        return holder if holder is not None and holder.until > self._clock() else None
+
+    def order_targets(
+        self, session: str, model: str, targets: Sequence[Target], backends: dict[str, Backend]
+    ) -> Sequence[Target]:
+        """Return the targets with the one that holds the cache first, unless it is in cooldown."""
+        holder = self.find(session, model) if len(targets) > 1 else None
+        if holder is None:
+            return targets
+        return _first(targets, lambda target: _is_ready(backends[target.upstream.name], holder, target.model))
+
+    def order_credentials(
+        self, session: str, model: str, backend: Backend, credentials: list[Credential], used_model: str
+    ) -> list[Credential]:
+        """Return the credentials with the one that holds the cache first, unless it is in cooldown."""
+        holder = self.find(session, model)
+        if holder is None or not _is_ready(backend, holder, used_model):
+            return credentials
+        return list(_first(credentials, lambda credential: credential.name == holder.credential))
+
+
+def _first(values: Sequence[T], is_first: Callable[[T], bool]) -> Sequence[T]:
+    return sorted(values, key=lambda value: not is_first(value))
+
+
+def _is_ready(backend: Backend, holder: CacheHolder, model: str) -> bool:
+    seconds = backend.breaker.seconds_until_ready(backend.name, holder.credential, model)
+    return backend.name == holder.upstream and seconds <= 0

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from msgspec import NODEFAULT, Meta, Struct, structs
 
 from dragoman.gateway.account_config import AccountSettings, PriceSettings, StoreSettings, check_store
+from dragoman.gateway.inspector_config import InspectorSettings
 from dragoman.gateway.layers import (
     DEFAULT,
     ConfigError,
@@ -64,6 +65,8 @@ class Server(Struct, frozen=True, kw_only=True):
     key: ConfiguredSecret | None = None  # None: the generated key
     max_body: Annotated[int, Meta(ge=1024)] = 32 * 1024 * 1024
     offload: Annotated[int, Meta(ge=0)] = 1024 * 1024  # bytes above which a worker process reads a request; 0: never
+    websockets: bool = True  # accept Responses over WebSocket
+    claude_aliases: bool = False  # list other models as NAME-as-claude, which Claude Code shows, to Anthropic clients
     media_urls: MediaUrls = "web"  # URLs of images and files that are passed on to upstreams
     ping: Annotated[float, Meta(gt=0)] = 15.0  # seconds of silence before a client gets a keep-alive
     hold: Annotated[float, Meta(ge=0)] = 2.0  # seconds to buffer a stream without content, so that a retry is possible
@@ -92,10 +95,11 @@ class Config(Struct, frozen=True, kw_only=True):
     explain: bool
     upstreams: dict[str, Upstream]
     routes: Routes
-    figures: dict[str, ModelTable]  # by names and patterns of models
+    model_limits: dict[str, ModelTable]  # by names and patterns of models
     store: StoreSettings | None  # None: no accounts
     accounts: AccountSettings
     prices: PriceSettings
+    inspector: InspectorSettings
     file: Path | None
     digest: str = ""  # of the text of the file
     warnings: tuple[str, ...] = ()
@@ -146,6 +150,7 @@ class _Top(Struct, frozen=True, kw_only=True):
     store: dict[str, Any] | None = None
     accounts: dict[str, Any] = {}
     prices: dict[str, Any] = {}
+    inspector: dict[str, Any] = {}
 
 
 # --- reading files and the environment
@@ -272,7 +277,7 @@ def _copied_tree(mapping: Mapping[Any, Any], at: KeyPath = ()) -> dict[str, Any]
     """Return the mapping of a program as the tree that a file gives: its paths as text, its tuples as lists."""
     for name in mapping:
         if not isinstance(name, str):
-            problem = f"the name of a setting must be a text, got {name!r}"
+            problem = f"the name of a setting must be a string, got {name!r}"
             raise ConfigError([Problem(dotted_key(at), problem, "", Origin("file", _UNNAMED))])
     return {name: _copied_value(value, (*at, name)) for name, value in mapping.items()}
 
@@ -312,6 +317,7 @@ def _defaults(user_leaves: Leaves, home: AppFolders) -> Leaves:
     tree["server"] = {**_default_values(Server), "admin_socket": socket, "limits": limits}
     tree["log"] = _default_values(Log)
     tree["accounts"] = _default_values(AccountSettings)
+    tree["inspector"] = _default_values(InspectorSettings)
     if any(key[0] == "store" for key in user_leaves):
         tree["store"] = _default_values(StoreSettings)
     for name in _upstream_names(user_leaves):
@@ -365,11 +371,12 @@ class _Assembly:
         upstreams = {name: read_upstream(name, table, ("upstreams", name), reader) for name, table in tables.items()}
         routes = self._routes(top, upstreams)
         models = top.get("models", {})
-        figures = {name: reader.table(ModelTable, table, ("models", name)) for name, table in models.items()}
+        model_limits = {name: reader.table(ModelTable, table, ("models", name)) for name, table in models.items()}
         store = self._store(top.get("store"))
         accounts = reader.table(AccountSettings, top.get("accounts", {}), ("accounts",))
         prices = reader.table(PriceSettings, as_lists(top.get("prices", {}), ("file",)), ("prices",))
-        if reader.problems or server is None or log is None or accounts is None or prices is None:
+        inspector = reader.table(InspectorSettings, top.get("inspector", {}), ("inspector",))
+        if reader.problems or server is None or log is None or accounts is None or prices is None or inspector is None:
             return None
         return Config(
             server=server,
@@ -377,10 +384,11 @@ class _Assembly:
             explain=top.get("explain", True),
             upstreams={name: upstream for name, upstream in upstreams.items() if upstream is not None},
             routes=routes,
-            figures={name: table for name, table in figures.items() if table is not None},
+            model_limits={name: table for name, table in model_limits.items() if table is not None},
             store=store,
             accounts=accounts,
             prices=prices,
+            inspector=inspector,
             file=parsed.file,
             digest=parsed.digest,
             warnings=warnings,

@@ -15,7 +15,9 @@ from msgspec import Struct, field
 from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import DragomanError
 from dragoman.gateway.access_log import AccessLog
+from dragoman.gateway.backend import CacheHolders
 from dragoman.gateway.explain import RefusalLog, ReportQueue
+from dragoman.gateway.job_process import JobProcess
 from dragoman.gateway.limits import MemoryAccount
 from dragoman.gateway.metrics import Metrics
 from dragoman.gateway.planning import CachedPlan
@@ -23,9 +25,9 @@ from dragoman.gateway.records import Record
 from dragoman.gateway.response_buffer import KeepAlive
 from dragoman.gateway.response_store import ResponseHolders, ResponseSaver, ResponseStore
 from dragoman.gateway.retry_policy import RetrySettings
+from dragoman.gateway.session_memory import SessionMemory
 from dragoman.gateway.shared_responses import OneProcess, SharedResponses
 from dragoman.gateway.upstreams import Upstreams
-from dragoman.gateway.worker_process import WorkerProcess
 from dragoman.http.exchange import Exchange
 from dragoman.model.filter import Note
 from dragoman.translate import Plan
@@ -45,9 +47,11 @@ class Services(Struct, frozen=True):
     refusals: RefusalLog
     retry_settings: RetrySettings
     report_queue: ReportQueue = field(default_factory=ReportQueue)
-    worker: WorkerProcess | None = None  # parses large requests
+    job_process: JobProcess | None = None  # parses large requests
     response_store: ResponseStore = field(default_factory=ResponseStore)
     holders: ResponseHolders = field(default_factory=ResponseHolders)
+    cache_holders: CacheHolders = field(default_factory=CacheHolders)
+    session_memory: SessionMemory = field(default_factory=SessionMemory)  # of WebSockets
     shared: SharedResponses = field(default_factory=OneProcess)  # what other processes of this gateway store
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
     accounting: Accounting | None = None  # None: no store of accounts
@@ -67,18 +71,20 @@ class RequestContext(Struct, frozen=True):
     def send(self, headers: Headers, body: bytes) -> None:
         """Send a whole response with status 200."""
         self.record.status = 200
+        if self.record.capture is not None:
+            self.record.capture.responded(200, headers, body)
         self.exchange.whole(200, headers, body)
 
 
 class PreparedRequest(Struct, frozen=True):
     """A request that is planned for one target.
 
-    Its HTTP request comes from a cached plan, or from the worker process, or is rendered when it is sent.
+    Its HTTP request comes from a cached plan, or from the job process, or is rendered when it is sent.
     """
 
     plan: Plan
     saver: ResponseSaver | None = None  # stores the response
     cached: CachedPlan | None = None
-    request: HttpRequest | None = None  # rendered by the worker process
-    refusal: DragomanError | None = None  # why the worker process could not render it
+    request: HttpRequest | None = None  # rendered by the job process
+    refusal: DragomanError | None = None  # why the job process could not render it
     note: Note | None = None  # about the rendered request

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable
 
-from dragoman.gateway.access_log import AccessLog, LogRateLimit
+from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.breaker import CircuitBreaker, Cooldown
+from dragoman.gateway.log_rate_limit import LogRateLimit
 from dragoman.wire.jsonio import Json
 
 _MOST, _SECONDS = 20, 10.0  # lines of one upstream within so many seconds; clients may send any model name

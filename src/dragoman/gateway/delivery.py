@@ -19,13 +19,20 @@ from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Binding
 from dragoman.errors import BadFrame, DragomanError, Fault, TooLarge, TransportError, UpstreamFault, UpstreamViolation
 from dragoman.gateway.attempts import ClientRequest, InFlight, run_attempts
 from dragoman.gateway.context import JSON_BODY, RequestContext
+from dragoman.gateway.job_process import JobProcessUnavailable
 from dragoman.gateway.jobs import ResponseJob
 from dragoman.gateway.limits import Overloaded, is_large, json_memory
 from dragoman.gateway.response_buffer import ResponseBuffer
-from dragoman.gateway.response_modes import PassThrough, WholeAsStream, WholeResponse, passes_frames, translate_whole
+from dragoman.gateway.response_modes import (
+    PassThrough,
+    Translator,
+    WholeAsStream,
+    WholeResponse,
+    passes_frames,
+    translate_whole,
+)
 from dragoman.gateway.response_store import ResponseSaver
 from dragoman.gateway.routing import BUG, ENDING, MatchedRequest
-from dragoman.gateway.worker_process import WorkerUnavailable
 from dragoman.http.client.client import ClientResponse
 from dragoman.model.conversation import without_messages
 from dragoman.model.events import Failed, ResponseBudget
@@ -65,6 +72,7 @@ class StreamDelivery:
         "_bare",
         "_budget",
         "_buffer",
+        "_capture",
         "_client",
         "_client_request",
         "_context",
@@ -82,7 +90,8 @@ class StreamDelivery:
         exchange, server = context.exchange, context.upstreams.config.server
         self._context, self._exchange, self._client = context, exchange, context.client
         self._client_request = client_request
-        self._translator: ResponseTranslator | None = None
+        self._translator: Translator | None = None
+        self._capture = context.record.capture
         self._budget = ResponseBudget()
         self._mask = context.services.log.redactor.upstream_fault
         self._flight: InFlight | None = None  # until the response has content
@@ -115,10 +124,13 @@ class StreamDelivery:
         buffer.close()
         if buffer.first_at is not None:
             record.status, record.first_byte = 200, buffer.first_at - self._exchange.began
+            if self._capture is not None:
+                self._capture.released_at = buffer.first_at
         if (translator := self._translator) is not None:
             record.notes += translator.notes
             progress = translator.progress
             record.usage, record.stop, record.has_content = progress.usage, progress.stop, progress.has_content
+            record.tools = tuple(progress.tools)
 
     # --- for the attempts
 
@@ -132,6 +144,8 @@ class StreamDelivery:
 
     def discard(self) -> None:
         self._translator = None
+        if self._capture is not None:
+            self._capture.discard()
         self._budget.close()
         self._buffer.discard()
 
@@ -146,6 +160,8 @@ class StreamDelivery:
         else:
             encoder = None if saver is None else saver.encoder(plan, budget=budget)
             self._translator = ResponseTranslator(plan, mask=self._mask, budget=budget, encoder=encoder)
+        if self._capture is not None:
+            self._translator = self._capture.watch(self._translator)
         self._context.record.progress = self._translator.progress
         buffer.feed_from(response)
         broken: DragomanError | None = None
@@ -178,31 +194,36 @@ class StreamDelivery:
 
     def _on_bytes(self, chunk: bytes) -> None:
         """Translate a chunk of the upstream and send it; the read callback of the connection."""
-        flight = self._flight
-        if flight is not None and self._sniffs and (begin := chunk.lstrip()[:1]):
-            self._sniffs = False
-            if begin == b"{":  # A stream never begins with a brace.
-                self._translator = self._whole_answer(flight)
-                self._context.record.progress = self._translator.progress
+        if self._flight is not None:
+            self._sniff(chunk, self._flight)
         translator = self._translator
         assert translator is not None
         data = translator.feed(chunk)
-        if flight is not None or translator.is_over:
+        if translator.is_over or self._flight is not None:
             self._begin_or_end(translator, data)
         elif data:
             self._exchange.chunk(data)
 
-    def _whole_answer(self, flight: InFlight) -> ResponseTranslator:
+    def _sniff(self, chunk: bytes, flight: InFlight) -> None:
+        """Find out by the first bytes of a response whether it is a stream or whole."""
+        if self._sniffs and (begin := chunk.lstrip()[:1]):
+            self._sniffs = False
+            if begin == b"{":  # A stream never begins with a brace.
+                self._translator = self._whole_answer(flight)
+                self._context.record.progress = self._translator.progress
+
+    def _whole_answer(self, flight: InFlight) -> Translator:
         """Return a translator for a whole reply, sent although a stream was requested."""
         plan, saver, budget = flight.plan, flight.saver, self._budget
         assert plan is not None  # The response has no content yet.
         encoder = None if saver is None else saver.encoder(plan, budget=budget)
-        return WholeAsStream(plan, mask=self._mask, budget=budget, encoder=encoder)
+        translator = WholeAsStream(plan, mask=self._mask, budget=budget, encoder=encoder)
+        return translator if self._capture is None else self._capture.watch(translator)
 
     def _without_content(self) -> int:
         return 0 if self._translator is None else self._translator.quiet_chunks
 
-    def _begin_or_end(self, translator: ResponseTranslator, data: bytes) -> None:
+    def _begin_or_end(self, translator: Translator, data: bytes) -> None:
         """Handle a chunk before the response has content, or the one that ends it."""
         buffer, flight = self._buffer, self._flight
         if self._response is None:
@@ -235,7 +256,10 @@ class StreamDelivery:
         if self._translator is not None:
             return self._translator.ping()
         payload = self._client.codec.encoder(self._client_request.parameters, SYSTEM_ENVIRONMENT).ping()
-        return b"" if payload is None else self._client.binding.encode_frame(payload)
+        data = b"" if payload is None else self._client.binding.encode_frame(payload)
+        if self._capture is not None:
+            self._capture.wrote(data)
+        return data
 
     def _error(self, fault: Fault) -> bytes:
         """Return the error in the client's dialect, to end a stream that has begun; empty if the stream has ended."""
@@ -245,7 +269,10 @@ class StreamDelivery:
         payloads = self._client.codec.encoder(self._client_request.parameters, SYSTEM_ENVIRONMENT).feed(
             (Failed(fault),)
         )
-        return b"".join([self._client.binding.encode_frame(payload) for payload in payloads])
+        data = b"".join([self._client.binding.encode_frame(payload) for payload in payloads])
+        if self._capture is not None:
+            self._capture.wrote(data)
+        return data
 
     def _without_bare(self, data: bytes) -> bytes:
         """Return the last bytes without the bare JSON of an error, which `_end` sends a little later.
@@ -319,13 +346,15 @@ class WholeDelivery:
             raise BadFrame(str(error)).as_final() from None
         record.mark_first_byte()
         record.has_content = True
+        if record.capture is not None:
+            record.capture.add(body, b"")
         assert flight.plan is not None  # `mark_started` is never called for a whole response.
         try:
             written = await self._written(flight.plan, flight.saver, body)
         except UpstreamViolation as error:
             raise error.as_final() from None
         flight.remember_id(written.id)
-        record.usage, record.stop = written.usage, written.stop
+        record.usage, record.stop, record.tools = written.usage, written.stop, written.tools
         if written.notes is None:
             kind = [field for field in response.headers if field[0] == "content-type"]
             self._headers, self._body = (kind[0] if kind else JSON_BODY,), body
@@ -338,25 +367,25 @@ class WholeDelivery:
 
     async def _written(self, plan: Plan, saver: ResponseSaver | None, body: bytes) -> WholeResponse:
         """Translate the response, and store it if needed. Raises UpstreamViolation, UpstreamFault."""
-        written = await self._by_worker(plan, body, keeps=saver is not None) or self._read(plan, body, saver)
+        written = await self._by_job_process(plan, body, keeps=saver is not None) or self._read(plan, body, saver)
         if saver is not None and written.saved is not None:
             saver.keep(written.saved, written.body)
         return written
 
-    async def _by_worker(self, plan: Plan, body: bytes, *, keeps: bool) -> WholeResponse | None:
-        """Translate a large response in the worker process. Return None if this process must translate it."""
-        worker = self._context.services.worker
-        if worker is None or not is_large(body, self._context.upstreams.config.server.offload):
+    async def _by_job_process(self, plan: Plan, body: bytes, *, keeps: bool) -> WholeResponse | None:
+        """Translate a large response in the job process. Return None if this process must translate it."""
+        job_process = self._context.services.job_process
+        if job_process is None or not is_large(body, self._context.upstreams.config.server.offload):
             return None
         plan = structs.replace(
             plan, original=without_messages(plan.original), translated=without_messages(plan.translated)
         )
         limits = self._memory.budget.response_limits
         try:
-            result, raw = await worker.run_job(ResponseJob(plan, limits, keeps), "", body)
+            result, raw = await job_process.run_job(ResponseJob(plan, limits, keeps), "", body)
         except TooLarge:
-            raise BadFrame("the response needs more memory than the worker process may use") from None
-        except (WorkerUnavailable, Overloaded):
+            raise BadFrame("the response needs more memory than the job process may use") from None
+        except (JobProcessUnavailable, Overloaded):
             return None
         written: WholeResponse = result
         return structs.replace(written, body=raw)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from dragoman.dialects.base import Dialect
-from dragoman.errors import ClientFault, DragomanError, Fault, NotAuthorised
+from dragoman.errors import ClientFault, DragomanError, Fault
 from dragoman.gateway.access_log import AccessLog
+from dragoman.gateway.claude_code import fault_for_claude_code, is_claude_code
 from dragoman.gateway.limits import MemoryAccount
 from dragoman.gateway.records import Record
 from dragoman.gateway.redaction import Redactor
@@ -27,6 +28,7 @@ class ErrorResponses:
         self._router, self._redactor, self._log = router, redactor, log
 
     def send_unmatched(self, exchange: Exchange[MemoryAccount], record: Record) -> None:
+        """Send the error of a request that no route matches: 404, or 405 with `allow`."""
         fault, allowed = self._router.unmatched(exchange.request)
         record.outcome = "refused"
         self._respond(exchange, record, None, fault, (("allow", allowed),) if allowed else ())
@@ -51,7 +53,7 @@ class ErrorResponses:
                 if not isinstance(error, ClientFault):
                     record.error = record.error or fault.message  # The log keeps the addresses of upstreams.
                     fault = self._redactor.upstream_fault(fault)
-                headers = _NO_RETRY if isinstance(error, MissingCredential | NotAuthorised) else ()
+                headers = _NO_RETRY if isinstance(error, MissingCredential) else ()
                 self._respond(exchange, record, self._router.find_dialect(record.dialect), fault, headers)
             case Exception():  # A bug: the client still gets an error response.
                 record.outcome, record.error = "bug", f"{type(error).__name__}: {error}"
@@ -75,7 +77,13 @@ class ErrorResponses:
             return
         fault = self._redactor.fault(fault)  # The message of an upstream may quote a key.
         dialect = dialect or self._router.error_dialect(exchange.request)
+        if fault.kind == "auth":  # of the client or of the gateway: another key is needed first
+            headers = _NO_RETRY
+        if is_claude_code(exchange.request):
+            fault = fault_for_claude_code(fault)
         response = error_response(dialect, fault)
         record.dialect, record.status = record.dialect or dialect.name, response.status
         exchange.last = exchange.last or fault.status in _UNREAD
+        if record.capture is not None:
+            record.capture.responded(response.status, response.headers, response.body)
         exchange.whole(response.status, (*response.headers, *headers), response.body)

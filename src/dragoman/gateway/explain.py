@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct, field, structs
+from msgspec import Struct, structs
 
 from dragoman.dialects.base import Dialect
 from dragoman.dialects.rulebook import Breach
 from dragoman.errors import DragomanError, Fault
+from dragoman.gateway.job_process import JobProcess, JobProcessUnavailable
 from dragoman.gateway.jobs import ParsedRequest, PlanJob, make_plan
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.planning import render_planned
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.response_store import NOTHING_FOUND, FoundResponses, ResponseStore, item_references
 from dragoman.gateway.secrets import make_private_folder, read_private, remove_parts, write_private
-from dragoman.gateway.worker_process import WorkerProcess, WorkerUnavailable
 from dragoman.http.addresses import parse_base_url
 from dragoman.http.client.response import sent_headers
 from dragoman.http.exchange import Owner
@@ -43,14 +43,14 @@ T = TypeVar("T", Note, Breach)
 
 MAX_REPORTS = 20
 MAX_REPORT_BYTES = 16 * 1024 * 1024
-MOST_SECONDS = 24 * 3600.0
+MAX_SECONDS = 24 * 3600.0
 _LONGEST_BODY = 2 * 1024 * 1024
 _LONGEST_SECRET = 16 * 1024
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _WIDTH = 100
 _LONGEST_LINE = 400
-MOST_WAITING = 8  # reports in the queue
-MOST_WAITING_BYTES = 32 * 1024 * 1024  # of their requests and responses
+MAX_WAITING = 8  # reports in the queue
+MAX_WAITING_BYTES = 32 * 1024 * 1024  # of their requests and responses
 _CLOSE_SECONDS = 2.0
 
 
@@ -63,7 +63,7 @@ class RecordedMessage(Struct, frozen=True):
 
 
 class RefusalReport(Struct, frozen=True):
-    """The report about one refused request. Its file calls `request` "asked" and `response` "answered"."""
+    """The report about one refused request: `sent` is the request that the upstream refused."""
 
     id: str
     at: float
@@ -72,9 +72,9 @@ class RefusalReport(Struct, frozen=True):
     dialect: str
     model: str
     fault: str
-    request: RecordedMessage = field(name="asked")
+    client_request: RecordedMessage
     sent: RecordedMessage
-    response: RecordedMessage = field(name="answered")
+    response: RecordedMessage
     notes: tuple[Note, ...]
     breaches: tuple[Breach, ...]
     kind: str = "invalid"  # of the error
@@ -126,7 +126,7 @@ class RefusalLog:
         total = 0
         for index, (path, size, modified) in enumerate(self._files()):
             total += size
-            if index >= MAX_REPORTS or total > MAX_REPORT_BYTES or modified < self._now() - MOST_SECONDS:
+            if index >= MAX_REPORTS or total > MAX_REPORT_BYTES or modified < self._now() - MAX_SECONDS:
                 path.unlink(missing_ok=True)
 
     def _files(self) -> list[tuple[Path, int, float]]:
@@ -199,7 +199,7 @@ class SignedRequest(Struct, frozen=True):
 
 
 class ExplainJob(Struct, frozen=True):
-    """The data to build a report from; the worker process can run it."""
+    """The data to build a report from; the job process can run it."""
 
     plan: PlanJob
     request_names: tuple[str, str, str]  # the request's id, the client's dialect, the upstream's name
@@ -226,7 +226,7 @@ def build_report(job: ExplainJob, known: ParsedRequest) -> RefusalReport:
         dialect=planned.upstream.name,
         model=redactor.text(planned.translated.model),
         fault=redactor.text(job.fault.message),
-        request=_request(known.request, redactor),
+        client_request=_request(known.request, redactor),
         sent=_request(shown, redactor),
         response=RecordedMessage(
             str(response.status), redactor.headers(response.headers), _text(response.body, redactor)
@@ -257,7 +257,7 @@ class PendingReport(Struct, frozen=True):
     body: bytes  # of the client's request
     response_store: ResponseStore  # to find the conversation that the request continues
     owner: Owner
-    worker: WorkerProcess | None  # builds the report; None: a thread does
+    job_process: JobProcess | None  # builds the report; None: a thread does
     found: FoundResponses = NOTHING_FOUND  # what other processes store
 
     @property
@@ -269,11 +269,11 @@ class PendingReport(Struct, frozen=True):
 class ReportQueue:
     """Writes reports one after the other, after the clients have received their responses.
 
-    Reports about large requests are built in the worker process, others in a thread. The queue is bounded; reports
+    Reports about large requests are built in the job process, others in a thread. The queue is bounded; reports
     that do not fit are dropped.
     """
 
-    def __init__(self, *, most: int = MOST_WAITING, most_bytes: int = MOST_WAITING_BYTES) -> None:
+    def __init__(self, *, most: int = MAX_WAITING, most_bytes: int = MAX_WAITING_BYTES) -> None:
         self.dropped = 0
         self._most, self._most_bytes = most, most_bytes
         self._cases: deque[tuple[PendingReport, RefusalLog]] = deque()
@@ -309,8 +309,8 @@ class ReportQueue:
         while self._cases:
             case, log = self._cases[0]
             try:
-                # The continued conversation may be gone by now, and a worker may fail: then there is no report.
-                with suppress(DragomanError, WorkerUnavailable, jsonio.JsonError):
+                # The continued conversation may be gone by now, and a job process may fail: then there is no report.
+                with suppress(DragomanError, JobProcessUnavailable, jsonio.JsonError):
                     await _keep(case, log)
             except Exception as error:  # noqa: BLE001  a bug, which must not stop the other reports
                 context = {
@@ -327,8 +327,8 @@ class ReportQueue:
 async def _keep(case: PendingReport, log: RefusalLog) -> None:
     loop = asyncio.get_running_loop()
     request_id = case.job.request_names[0]
-    if case.worker is not None:
-        _, data = await case.worker.run_job(case.job, request_id, case.body)
+    if case.job_process is not None:
+        _, data = await case.job_process.run_job(case.job, request_id, case.body)
         await loop.run_in_executor(None, log.write, request_id, data)
         return
     known, items = await loop.run_in_executor(None, _read, case)
@@ -420,7 +420,7 @@ def _noted(refusal: RefusalReport) -> str:
 def _side_by_side(refusal: RefusalReport, width: int) -> str:
     """Return both requests in two columns."""
     half = max((width - 3) // 2, 20)
-    left = ["AS THE CLIENT SENT IT", *_lines(refusal.request)]
+    left = ["AS THE CLIENT SENT IT", *_lines(refusal.client_request)]
     right = ["AS THE GATEWAY SENT IT", *_lines(refusal.sent)]
     rows = zip_longest(left, right, fillvalue="")
     return "\n".join(f"{_cell(one, half):<{half}} │ {_cell(other, half)}".rstrip() for one, other in rows)

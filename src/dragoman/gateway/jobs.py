@@ -1,4 +1,4 @@
-"""Jobs of the worker process: parse a large request, plan and render it, translate a large response. Pure.
+"""Jobs of the job process: parse a large request, plan and render it, translate a large response. Pure.
 
 Jobs and results are plain values that can be pickled. They contain neither the request's body, which is sent next to
 them, nor the conversation's messages, which the gateway does not need.
@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from dragoman.dialects.base import ApiRequest, Dialect
 from dragoman.errors import DragomanError, MalformedRequest
-from dragoman.gateway import listing
+from dragoman.gateway import token_estimate
 from dragoman.gateway.limits import base_memory, check_text, tree_levels
 from dragoman.gateway.planning import (
     Bounds,
@@ -109,6 +109,7 @@ class PlanJob(Struct, frozen=True):
     earlier: StoredConversation | None = None  # the conversation that the request continues
     items: Mapping[str, Sequence[Block]] = {}  # the known items of earlier responses
     counts: bool = False  # render a request to count tokens
+    session: str = ""  # of the client
 
 
 class PlanResult(Struct, frozen=True):
@@ -164,7 +165,7 @@ def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, ParsedR
         parsed, _ = parse_within_limits(dialect, call, len(body), job.bounds)
     except DragomanError as error:
         return ReadResult(dialect.name, shown, refusal=error), None
-    tokens = listing.estimate_tokens(parsed) if call.operation == "count" else None
+    tokens = token_estimate.estimate_tokens(parsed) if call.operation == "count" else None
     items = item_references(dialect, parsed)
     result = ReadResult(dialect.name, shown, routing_part(parsed), items=items, tokens=tokens)
     return result, ParsedRequest(dialect, request, parsed)
@@ -203,14 +204,14 @@ def make_plan(job: PlanJob, known: ParsedRequest) -> tuple[Plan, Conversation | 
         planned, saved = continued_plan(
             known.dialect,
             job.upstream,
-            known.conversation,
+            structs.replace(known.conversation, session=job.session) if job.session else known.conversation,
             model=job.model,
             settings=job.settings,
             earlier=job.earlier,
             find=job.items.get,
         )
     except RecursionError:
-        raise MalformedRequest("nested too deeply") from None
+        raise MalformedRequest("the request is nested too deeply") from None
     if job.settings.losses == "refuse":
         refuse_duplicate_keys(known.request)
     return planned, saved

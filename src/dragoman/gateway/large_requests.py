@@ -1,4 +1,4 @@
-"""Large requests: the worker process parses and plans them, so that they do not block the gateway's event loop."""
+"""Large requests: the job process parses and plans them, so that they do not block the gateway's event loop."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dragoman.errors import DragomanError
 from dragoman.gateway.backend import Backend
 from dragoman.gateway.config import Server
 from dragoman.gateway.context import PreparedRequest
+from dragoman.gateway.job_process import JobProcess, JobProcessUnavailable
 from dragoman.gateway.jobs import PlanJob, PlanResult, ReadJob, ReadResult
 from dragoman.gateway.limits import MemoryAccount, check_text
 from dragoman.gateway.planning import Bounds
 from dragoman.gateway.response_store import NOTHING_FOUND, FoundResponses, ResponseStore
 from dragoman.gateway.routing import MatchedRequest, Router, UnreadableRequest
-from dragoman.gateway.worker_process import WorkerProcess, WorkerUnavailable
 from dragoman.http.exchange import Exchange
 from dragoman.model.conversation import Conversation
 from dragoman.model.filter import Note
@@ -25,7 +25,7 @@ from dragoman.wire.http import HttpRequest
 
 
 class LargeMatch(MatchedRequest, frozen=True, kw_only=True):
-    """A matched request whose body the worker process has parsed."""
+    """A matched request whose body the job process has parsed."""
 
     large: LargeRequest
 
@@ -33,20 +33,21 @@ class LargeMatch(MatchedRequest, frozen=True, kw_only=True):
 class LargeRequest:
     """A large request. Call `read` first or set its parameters; then `prepare` it for each target."""
 
-    def __init__(self, worker: WorkerProcess, exchange: Exchange[MemoryAccount], server: Server) -> None:
+    def __init__(self, job_process: JobProcess, exchange: Exchange[MemoryAccount], server: Server) -> None:
         request = exchange.request
         assert exchange.memory is not None  # set by admission
-        self.worker, self.limits = worker, server.limits
+        self.job_process, self.limits = job_process, server.limits
         self._bounds, self._memory, self._owner = Bounds.of(server), exchange.memory, exchange.owner
         self._head, self._body, self._id = structs.replace(request, body=b""), request.body, exchange.id
         self.items: tuple[str, ...] = ()  # ids of items of earlier responses that it refers to
         self._parameters: Conversation | None = None
         self._refusal: DragomanError | None = None
+        self.session = ""  # the key of the session, set when the request is admitted
         self.tokens = 0  # the estimate, for a request to count tokens
 
     async def read(self) -> ReadResult:
-        """Parse the request in the worker process. Raises WorkerFailed, Overloaded, WorkerUnavailable."""
-        result, _ = await self.worker.run_job(ReadJob(self._head, self._bounds), self._id, self._body)
+        """Parse the request in the job process. Raises JobProcessFailed, Overloaded, JobProcessUnavailable."""
+        result, _ = await self.job_process.run_job(ReadJob(self._head, self._bounds), self._id, self._body)
         parsed: ReadResult = result
         self.set_parameters(parsed.parameters, parsed.items)
         self._refusal = parsed.refusal
@@ -77,7 +78,7 @@ class LargeRequest:
         owner, parameters = self._owner, self.parameters()
         items, earlier = memory.items(owner, self.items, found), memory.earlier(owner, parameters, found)
         settings = backend.upstream.settings
-        return PlanJob(self._head, self._bounds, backend.dialect, model, settings, earlier, items, counts)
+        return PlanJob(self._head, self._bounds, backend.dialect, model, settings, earlier, items, counts, self.session)
 
     async def prepare(
         self,
@@ -89,9 +90,9 @@ class LargeRequest:
         *,
         counts: bool = False,
     ) -> PreparedRequest:
-        """Plan the request for a target. Raises ClientFault, WorkerFailed, Overloaded, WorkerUnavailable."""
+        """Plan the request for a target. Raises ClientFault, JobProcessFailed, Overloaded, JobProcessUnavailable."""
         job = self.job(backend, model, memory, found, counts=counts)
-        result, body = await self.worker.run_job(job, self._id, self._body, known=True)
+        result, body = await self.job_process.run_job(job, self._id, self._body, known=True)
         planned: PlanResult = result
         notes: list[Note] = []
         for portion in planned.notes:
@@ -116,14 +117,14 @@ class LargeRequest:
         self._memory.hold("rendered", 0)
 
 
-async def match_in_worker(large: LargeRequest, router: Router) -> MatchedRequest | None:
-    """Match a large request in the worker process. Return None if no dialect has its path.
+async def match_in_job_process(large: LargeRequest, router: Router) -> MatchedRequest | None:
+    """Match a large request in the job process. Return None if no dialect has its path.
 
-    Raises ClientFault, UnreadableRequest, WorkerFailed.
+    Raises ClientFault, UnreadableRequest, JobProcessFailed.
     """
     try:
         parsed = await large.read()
-    except WorkerUnavailable:  # for example if a dialect cannot be pickled
+    except JobProcessUnavailable:  # for example if a dialect cannot be pickled
         request = large.request()
         check_text(request.body, large.limits)
         return router.match(request)

@@ -86,7 +86,7 @@ def count_values(text: bytes) -> int:
 
 
 def is_large(body: bytes, offload: int) -> bool:
-    """Return whether the worker process must parse a body: it is long, or contains very many objects."""
+    """Return whether the job process must parse a body: it is long, or contains very many objects."""
     if not offload or len(body) > offload:
         return offload > 0
     # For a byte that is rare, this is ten times as fast as `bytes.count`, and it stops at a bound.
@@ -286,6 +286,13 @@ class MemoryAccount(Struct, eq=False):
             load.small_bytes += size
         self.hold("body", self.bytes_by_kind.get("body", 0) + size)
 
+    def release(self, size: int) -> None:
+        """Release reserved bytes of a body before the end of the request."""
+        small = min(size, self.small_bytes)
+        self.small_bytes -= small
+        self.budget.small_bytes -= small
+        self.hold("body", self.bytes_by_kind.get("body", 0) - size)
+
     def hold(self, form: MemoryKind, size: int) -> None:
         """Set the bytes that one form of the request takes.
 
@@ -343,7 +350,7 @@ def _memory_exceeded(most: int) -> Overloaded:
 # it again, with cleared pages. After a burst, however, it keeps free memory in the middle of the heap.
 
 
-_WORTH = 4 * 1024 * 1024  # bytes of requests at once; a smaller burst is not worth a trim
+_MIN_PEAK = 4 * 1024 * 1024  # bytes of requests at once; a smaller burst is not worth a trim
 _EACH = 16 * 1024  # bytes that a request takes in addition to its content
 _REST = 5.0  # seconds between two trims: one takes a few ms
 _TRIM_ABOVE = 1024 * 1024 * 1024  # bytes at the end of the heap that glibc does not return by itself
@@ -367,7 +374,7 @@ class Trimmer:
             _set_thresholds()  # Done here and not at the start, because it takes long.
         load = self._load
         peak, current = load.peak_bytes + load.peak_requests * _EACH, load.bytes + load.requests * _EACH
-        if peak < _WORTH or current > peak // 2 or now < self._not_before:
+        if peak < _MIN_PEAK or current > peak // 2 or now < self._not_before:
             return
         load.peak_bytes, load.peak_requests = load.bytes, load.requests
         self._not_before = now + _REST

@@ -15,9 +15,9 @@ from dragoman._version import __version__
 from dragoman.gateway.records import Outcome, Record
 
 _TOKENS = ("input", "output", "cache_read", "cache_write")  # kinds of them
-_WAY = ("dialect", "upstream", "model")
+_LABELS = ("dialect", "upstream", "model")
 _SCOPE = ("upstream", "credential", "models", "state")
-_MOST_MODELS = 100  # different values of a label
+_MAX_MODELS = 100  # different values of a label
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 300.0)
 
 Samples: TypeAlias = Iterable[tuple[tuple[str, ...], float]]  # the labels' values, and the number
@@ -33,6 +33,7 @@ class Histogram:
         self._counts = [0] * (len(_SECONDS) + 1)
 
     def observe(self, seconds: float) -> None:
+        """Count one duration."""
         self._counts[bisect_left(_SECONDS, seconds)] += 1
         self.sum += seconds
 
@@ -86,25 +87,25 @@ class Metrics:
     def request(self, record: Record) -> None:
         """Count a request that has ended."""
         model, models = record.used_model, self._models
-        if model not in models and len(models) >= _MOST_MODELS:
+        if model not in models and len(models) >= _MAX_MODELS:
             model = "other"
         else:
             models.add(model)
-        way = (record.dialect or "none", record.upstream or "none", model or "none")
-        tally = self.counts.get(way)
-        if tally is None:
-            tally = self.counts[way] = RequestCounts()
-        tally.outcomes[record.outcome] = tally.outcomes.get(record.outcome, 0) + 1
+        labels = (record.dialect or "none", record.upstream or "none", model or "none")
+        counts = self.counts.get(labels)
+        if counts is None:
+            counts = self.counts[labels] = RequestCounts()
+        counts.outcomes[record.outcome] = counts.outcomes.get(record.outcome, 0) + 1
         for note in record.notes:
             self.notes[note.rule] += 1
         if not record.upstream:
             return
-        tally.seconds.observe(record.total)
+        counts.seconds.observe(record.total)
         if record.first_byte is not None:
-            tally.first.observe(record.first_byte)
+            counts.first.observe(record.first_byte)
         if (usage := record.usage) is not None:
             for kind in _TOKENS:
-                tally.tokens[kind] += getattr(usage, kind)
+                counts.tokens[kind] += getattr(usage, kind)
 
 
 def render_metrics(meters: Metrics, now: GaugeSnapshot) -> bytes:
@@ -113,21 +114,23 @@ def render_metrics(meters: Metrics, now: GaugeSnapshot) -> bytes:
     from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily  # noqa: PLC0415
 
-    requests = CounterMetricFamily("dragoman_requests", "Requests answered", labels=(*_WAY, "outcome"))
-    seconds = HistogramMetricFamily("dragoman_request_duration_seconds", "Whole time", labels=_WAY)
-    first = HistogramMetricFamily("dragoman_time_to_first_byte_seconds", "Time to the first byte", labels=_WAY)
-    tokens = CounterMetricFamily("dragoman_tokens", "Tokens as reported by upstreams", labels=(*_WAY, "type"))
-    for labels, tally in meters.counts.items():
-        for outcome, count in tally.outcomes.items():
+    requests = CounterMetricFamily("dragoman_requests", "Requests that have ended", labels=(*_LABELS, "outcome"))
+    seconds = HistogramMetricFamily(
+        "dragoman_request_duration_seconds", "Time from the request to the end of the response", labels=_LABELS
+    )
+    first = HistogramMetricFamily("dragoman_time_to_first_byte_seconds", "Time to the first byte", labels=_LABELS)
+    tokens = CounterMetricFamily("dragoman_tokens", "Tokens as reported by upstreams", labels=(*_LABELS, "type"))
+    for labels, counts in meters.counts.items():
+        for outcome, count in counts.outcomes.items():
             requests.add_metric((*labels, outcome), count)
-        for family, spread in ((seconds, tally.seconds), (first, tally.first)):
+        for family, spread in ((seconds, counts.seconds), (first, counts.first)):
             if spread.sum:
                 family.add_metric(labels, spread.buckets(), spread.sum)
-        for kind, count in (+tally.tokens).items():
+        for kind, count in (+counts.tokens).items():
             tokens.add_metric((*labels, kind), count)
 
     counter, gauge = partial(_family, CounterMetricFamily), partial(_family, GaugeMetricFamily)
-    resting = (((upstream, key, models, state), left) for upstream, key, models, state, left in now.cooldowns)
+    cooldowns = (((upstream, key, models, state), left) for upstream, key, models, state, left in now.cooldowns)
     families = [
         *(requests, seconds, first, tokens),
         counter("notes", "Changes made by translations", ("rule",), _single(meters.notes)),
@@ -135,12 +138,13 @@ def render_metrics(meters: Metrics, now: GaugeSnapshot) -> bytes:
         counter(
             "plan_cache_hits", "Requests that followed a cached plan", ("upstream",), _single(meters.plan_cache_hits)
         ),
-        gauge("resting_seconds", "Seconds until a scope in cooldown gets a request again", _SCOPE, resting),
-        gauge("unwritten_log_lines", "Dropped, or only counted", ("why",), _single(now.lines)),
-        gauge("inflight_bytes", "Bytes held for requests under way", (), [((), now.used_bytes)]),
-        gauge("inflight_requests", "Requests under way", (), [((), now.inflight)]),
-        gauge("credential_expiry_seconds", "Seconds until it ends", _SCOPE[:2], now.expiry.items()),
-        gauge("build_info", "The version", ("version",), [((__version__,), 1)]),
+        gauge("cache_read_ratio", "Input tokens read from prompt caches", ("upstream",), _cache_ratios(meters)),
+        gauge("cooldown_seconds", "Seconds until a scope in cooldown gets a request again", _SCOPE, cooldowns),
+        gauge("unwritten_log_lines", "Log lines that were dropped, or only counted", ("why",), _single(now.lines)),
+        gauge("inflight_bytes", "Bytes held for running requests", (), [((), now.used_bytes)]),
+        gauge("inflight_requests", "Running requests", (), [((), now.inflight)]),
+        gauge("credential_expiry_seconds", "Seconds until the credential expires", _SCOPE[:2], now.expiry.items()),
+        gauge("build_info", "The version of the gateway", ("version",), [((__version__,), 1)]),
     ]
     if now.accounts is not None:
         families += _account_families(now.accounts, counter, gauge)
@@ -149,13 +153,24 @@ def render_metrics(meters: Metrics, now: GaugeSnapshot) -> bytes:
     return generate_latest(registry)
 
 
+def _cache_ratios(meters: Metrics) -> Samples:
+    """Return by upstream the share of all input tokens that were read from a prompt cache."""
+    read, total = Counter[str](), Counter[str]()
+    for (_, upstream, _), counts in meters.counts.items():
+        read[upstream] += counts.tokens["cache_read"]
+        total[upstream] += sum(counts.tokens[kind] for kind in ("input", "cache_read", "cache_write"))
+    return (((upstream,), read[upstream] / count) for upstream, count in total.items() if count)
+
+
 def _account_families(accounts: AccountGauges, counter: Callable[..., Any], gauge: Callable[..., Any]) -> list[Any]:
     refused = [(tuple(name.split()), count) for name, count in accounts.refused.items()]
     return [
         counter("limit_refusals", "Requests refused by a limit of an account", ("resource", "span"), refused),
         counter("unpriced_requests", "Requests whose price is unknown", (), [((), accounts.unpriced)]),
-        counter("ledger_rows_dropped", "Rows that could not be written", (), [((), accounts.dropped_rows)]),
-        gauge("ledger_rows_pending", "Rows that are not written yet", (), [((), accounts.pending_rows)]),
+        counter(
+            "ledger_rows_dropped", "Rows of the ledger that could not be written", (), [((), accounts.dropped_rows)]
+        ),
+        gauge("ledger_rows_pending", "Rows of the ledger that are not written yet", (), [((), accounts.pending_rows)]),
         gauge("store_up", "Whether the store of accounts can be used", (), [((), accounts.store_up)]),
     ]
 

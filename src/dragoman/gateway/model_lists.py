@@ -34,7 +34,7 @@ _MAX_BYTES = 4 * 1024 * 1024  # of one list, all pages together
 _MAX_PAGES = 5
 _MAX_TIME = 10.0  # seconds for one fetch
 _FRESH = 24 * 3600.0  # seconds
-_LONGEST_KEPT = 7 * 24 * 3600.0  # seconds; a file that is older is ignored
+_MAX_AGE = 7 * 24 * 3600.0  # seconds; a file that is older is ignored
 _PAUSE = 60.0  # seconds after a failure
 
 Report: TypeAlias = Callable[[str, str], None]  # gets the name of an upstream and why its list cannot be fetched
@@ -133,7 +133,7 @@ class UpstreamModels:
 
     async def _read_file(self, path: Path) -> None:
         saved = await asyncio.to_thread(read_model_list, path)
-        if saved is None or saved.service != self._service or not 0 <= time.time() - saved.at < _LONGEST_KEPT:
+        if saved is None or saved.service != self._service or not 0 <= time.time() - saved.at < _MAX_AGE:
             return
         if models := [ListedModel(*each) for each in saved.models[:MAX_MODELS]]:
             self._set(models, saved.at)

@@ -1,6 +1,6 @@
 """Parse a request within the limits, and render a planned one; and the cache of plans. Pure.
 
-The gateway calls these functions for most requests, and the worker process for large ones. With `PlanCache`, small
+The gateway calls these functions for most requests, and the job process for large ones. With `PlanCache`, small
 requests of the same shape reuse one plan.
 """
 
@@ -37,14 +37,14 @@ class Bounds(Struct, frozen=True):
 
 
 def parse_within_limits(
-    dialect: Dialect, call: ApiRequest, size: int, bounds: Bounds, exact: TypedRequest | None = None
+    dialect: Dialect, call: ApiRequest, size: int, bounds: Bounds, typed: TypedRequest | None = None
 ) -> tuple[Conversation, TreeStats]:
     """Return the conversation of a call and the figures of its body. Raises MalformedRequest, TooLarge."""
-    shape = check_tree(call.body, size, bounds.limits, 0 if exact is None else exact.other_values)
+    shape = check_tree(call.body, size, bounds.limits, 0 if typed is None else typed.other_values)
     try:
-        conversation = dialect.codec.parse_request(call) if exact is None else exact.conversation
+        conversation = dialect.codec.parse_request(call) if typed is None else typed.conversation
     except RecursionError:
-        raise MalformedRequest("nested too deeply") from None
+        raise MalformedRequest("the request is nested too deeply") from None
     check_conversation(conversation, shape, bounds.limits)
     if bounds.media_urls != "any":
         contents = inventory(conversation.messages)
@@ -72,7 +72,7 @@ def render_planned(plan: Plan, received: HttpRequest, max_body: int) -> tuple[Ht
     try:
         request = plan.request()
     except RecursionError:
-        raise Unrepresentable("nested too deeply") from None
+        raise Unrepresentable("the request is nested too deeply") from None
     if (size := len(request.body)) > max_body:
         what = f"the request has {size} bytes in the upstream's dialect; the limit is {max_body} (server.max_body)"
         raise TooLarge(what)

@@ -17,7 +17,7 @@ SIMULATOR = "simulator"
 # These services run models that may write tool calls as raw tokens (docs/decisions/raw_tools.md#d20).
 _RAW = {"raw_tools": "auto"}
 _OPEN_MODELS = {"max_tokens_field": "max_tokens", "custom_tools": False}
-_MORE_SAMPLING = {**_OPEN_MODELS, "more_knobs": ["top_k", "min_p", "repetition_penalty"]}
+_MORE_SAMPLING = {**_OPEN_MODELS, "more_sampling": ["top_k", "min_p", "repetition_penalty"]}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "kiro": {
@@ -48,7 +48,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "base_url": "https://api.moonshot.ai/v1",
         "key": "env:MOONSHOT_API_KEY",
         "models": ["kimi-*", "moonshot-*"],
-        "settings": _OPEN_MODELS,
+        "settings": {**_OPEN_MODELS, "cache_key": True},
         "translation": _RAW,
     },
     "vllm": {
@@ -72,7 +72,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         "base_url": "https://openrouter.ai/api/v1",
         "key": "env:OPENROUTER_API_KEY",
         "models": ["*/*"],
-        "settings": {**_MORE_SAMPLING, "reasoning_field": "reasoning", "user_limit": 128, "file_urls": True},
+        "settings": {
+            **_MORE_SAMPLING,
+            "reasoning_field": "reasoning",
+            "user_limit": 128,
+            "file_urls": True,
+            "cache_control": True,
+            "web_search": "openrouter",
+        },
         "translation": _RAW,
     },
     "anthropic": {
@@ -91,6 +98,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "base_url": "https://api.openai.com/v1",
         "key": "env:OPENAI_API_KEY",
         "models": ["gpt-*", "chatgpt-*", "codex-*", "o1*", "o3*", "o4*"],
+        "settings": {"cache_key": True},
         "translation": {"raw_tools": "off"},
     },
     "gemini": {
@@ -117,18 +125,19 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
-# One simulator per dialect; all other models go to the first.
+# One simulator per dialect; all other models go to the first. They stream as fast as a person reads.
+_AS_READ = {"preset": SIMULATOR, "simulator": {"tokens_per_second": 60.0}}
 BUILT_IN: dict[str, Any] = {
     "upstreams": {
         "simulator": {
-            "preset": SIMULATOR,
+            **_AS_READ,
             "dialect": "kiro",
             "models": ["claude-sonnet-4.5", "claude-opus-4.5", "claude-haiku-4.5", "auto"],
         },
-        "simulator-anthropic": {"preset": SIMULATOR, "dialect": "anthropic"},
-        "simulator-openai": {"preset": SIMULATOR, "dialect": "openai", "translation": _RAW},
-        "simulator-bedrock": {"preset": SIMULATOR, "dialect": "bedrock"},
-        "simulator-gemini": {"preset": SIMULATOR, "dialect": "gemini"},
+        "simulator-anthropic": {**_AS_READ, "dialect": "anthropic"},
+        "simulator-openai": {**_AS_READ, "dialect": "openai", "translation": _RAW},
+        "simulator-bedrock": {**_AS_READ, "dialect": "bedrock"},
+        "simulator-gemini": {**_AS_READ, "dialect": "gemini"},
     },
     "routes": [
         {"match": "sim-anthropic", "upstream": "simulator-anthropic", "model": "sim-model"},

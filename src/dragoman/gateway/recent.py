@@ -1,6 +1,6 @@
 """Read the last requests and events of the gateway, for `dragoman log`, `explain` and `top`.
 
-The access log keeps them (`access_log.RecentRings`). A reader that knows the cursor of what it has seen gets what is
+The access log keeps them (`access_log.RecentEntries`). A reader that knows the cursor of what it has seen gets what is
 new, and how many entries it missed. Notes, and lines with their details, are rendered when they are read.
 """
 
@@ -13,15 +13,18 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct, structs
 
 from dragoman.gateway.access_log import AccessLog, RecentEntry
+from dragoman.gateway.filter_keys import FilteredRequest
+from dragoman.gateway.log_filter import parse_filter
 from dragoman.gateway.records import LoggedRequest
 from dragoman.model.filter import Note
 from dragoman.wire import jsonio
 
 _LONGEST_NOTE = 1000  # characters of a place or a sentence
-_LEAST_END = 6  # characters
+_MIN_END = 6  # characters
 MAX_FOUND = 50  # requests that `dragoman explain` lists because they failed
 _MAX_LOSSY = 10  # requests that it lists because they lost content
 _PORTION = 20  # entries that are rendered in one turn of the event loop
+_REQUEST, _HEAD = b'"event":"request"', 96  # the beginning of a line shows whether it is a request
 
 read_request = jsonio.typed_decoder(LoggedRequest)
 
@@ -30,12 +33,14 @@ class LogQuery(Struct, frozen=True):
     """What a reader wants: the entries after a cursor or, without one, the last ones.
 
     With `until`, only entries of this time (seconds of the epoch) or earlier. `details` adds notes and failed attempts.
+    With a filter (`log_filter`), only requests that match it, and no events.
     """
 
     cursor: str = ""
     last: int | None = None  # None: all
     until: float | None = None
     details: bool = False
+    filter: str = ""
 
 
 class LogPage(Struct, frozen=True):
@@ -51,20 +56,22 @@ class RecentLog:
 
     def __init__(self, log: AccessLog) -> None:
         self.instance = secrets.token_hex(4)  # differs after a restart of the gateway
-        self._log, self._rings = log, log.rings
+        self._log, self._recent = log, log.recent_entries
 
     async def page(self, query: LogQuery) -> LogPage:
         """Return the entries that a reader wants. Requests are served while they are rendered.
 
-        A cursor of another instance begins at the first entry that is kept.
+        A cursor of another instance begins at the first entry that is kept. Raises FilterError.
         """
         number = _number_of(query.cursor, self.instance)
-        entries, end = self._after(number or 0), self._rings.number
+        entries, end = self._after(number or 0), self._recent.number
         if query.until is not None:
             later = next((at for at, entry in enumerate(entries) if entry.at > query.until), None)
             if later is not None:
                 entries, end = entries[:later], entries[later].number - 1
         missed = 0 if number is None else end - number - len(entries)
+        if query.filter:
+            entries = await self._matching(entries, query.filter)
         if not query.cursor and query.last is not None:
             entries = entries[max(len(entries) - query.last, 0) :]
         lines: list[bytes] = []
@@ -72,6 +79,19 @@ class RecentLog:
             lines += [self._render(entry, details=query.details) for entry in entries[at : at + _PORTION]]
             await asyncio.sleep(0)
         return LogPage(tuple(lines), f"{self.instance}:{end}", missed)
+
+    async def _matching(self, entries: Sequence[RecentEntry], text: str) -> list[RecentEntry]:
+        wanted = parse_filter(text)
+        found: list[RecentEntry] = []
+        for at in range(0, len(entries), _PORTION):
+            for entry in entries[at : at + _PORTION]:
+                if _REQUEST in entry.line[:_HEAD]:
+                    request = read_request(entry.line)
+                    subject = structs.replace(request, changes=tuple(entry.notes)) if entry.notes else request
+                    if wanted.matches(FilteredRequest(subject)):
+                        found.append(entry)
+            await asyncio.sleep(0)
+        return found
 
     def requests_with_details(self, text: str) -> list[LoggedRequest]:
         """Return the requests whose id begins or ends so, newest first: `last` is the last one.
@@ -85,15 +105,15 @@ class RecentLog:
             known = ((entry, read_request(entry.line)) for entry in entries)
             found = [pair for pair in known if is_id_of(pair[1].request_id, text)][-MAX_FOUND:]
         else:
-            found = _remarkable(entries)
+            found = _failed_or_lossy(entries)
         return [self._with_details(entry, request) for entry, request in reversed(found)]
 
     def since(self, at: float) -> tuple[list[RecentEntry], float]:
         """Return the requests that ended after this time, and the time from which on they are all kept."""
         begin = at
-        for ring in (self._rings.requests, self._rings.refused):
-            if ring.has_dropped and ring.entries:
-                begin = max(begin, ring.entries[0].at)
+        for queue in (self._recent.requests, self._recent.refused):
+            if queue.has_dropped and queue.entries:
+                begin = max(begin, queue.entries[0].at)
         return [entry for entry in self._requests() if entry.at >= begin], begin
 
     def _render(self, entry: RecentEntry, *, details: bool) -> bytes:
@@ -110,19 +130,21 @@ class RecentLog:
         return structs.replace(note, at=mask(note.at)[:_LONGEST_NOTE], detail=mask(note.detail)[:_LONGEST_NOTE])
 
     def _requests(self) -> Sequence[RecentEntry]:
-        return _merged(self._rings.requests.entries, self._rings.refused.entries)
+        return _merged(self._recent.requests.entries, self._recent.refused.entries)
 
     def _after(self, number: int) -> Sequence[RecentEntry]:
-        rings = self._rings
-        return _merged(*(ring.after(number) for ring in (rings.requests, rings.refused, rings.events)))
+        recent_entries = self._recent
+        return _merged(
+            *(queue.after(number) for queue in (recent_entries.requests, recent_entries.refused, recent_entries.events))
+        )
 
 
 def is_id_of(identity: str, text: str) -> bool:
     """Return whether a text is a request id, its beginning, or its last characters, as `dragoman top` shows them."""
-    return identity.startswith(text) or (len(text) >= _LEAST_END and identity.endswith(text))
+    return identity.startswith(text) or (len(text) >= _MIN_END and identity.endswith(text))
 
 
-def _remarkable(entries: Iterable[RecentEntry]) -> list[tuple[RecentEntry, LoggedRequest]]:
+def _failed_or_lossy(entries: Iterable[RecentEntry]) -> list[tuple[RecentEntry, LoggedRequest]]:
     """Return the last requests that failed or were sent again, and fewer that only lost content, oldest first.
 
     Some upstreams lose a little of every request, such as `max_tokens`.

@@ -11,8 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from urllib.parse import quote
 
 from msgspec import Struct, field
 
@@ -25,6 +27,7 @@ from dragoman.wire.http import Headers
 if TYPE_CHECKING:
     from dragoman.accounts.account import Account
     from dragoman.accounts.shares import Reservation
+    from dragoman.gateway.recording.capture import RequestCapture
     from dragoman.http.client.client import ClientResponse
     from dragoman.response_stream import ResponseProgress
 
@@ -44,6 +47,7 @@ LEVEL_OF: dict[Outcome, Level] = {
     "bug": "error",
 }
 _RULES_SHOWN = 3  # names of rules in a line of text
+_LONGEST_HEADER = 256  # characters of a model's name
 _LONGEST_ERROR = 300  # characters that a failed attempt keeps of its error
 
 
@@ -101,6 +105,8 @@ class LoggedRequest(Struct, frozen=True, omit_defaults=True, gc=False):
     client: str = ""  # IP address
     key: str = ""  # the id of a client key
     cost_nanodollars: int | None = None
+    cache_share: float | None = None  # of all input tokens, those that were read from a prompt cache
+    tools: tuple[str, ...] = ()  # names of the tools that the model called, each once
     changes: tuple[Note, ...] = ()  # the notes: rule, action, place, sentence
     failures: tuple[FailedAttempt, ...] = ()
 
@@ -126,6 +132,7 @@ class Record(Struct):
     notes: list[Note] = []
     usage: Usage | None = None
     stop: Stop | None = None
+    tools: tuple[str, ...] = ()  # names of called tools
     first_byte: float | None = None  # seconds
     total: float = 0.0
     outcome: Outcome = "ok"
@@ -141,6 +148,7 @@ class Record(Struct):
     reads: int = 0  # pieces of the upstream's responses that arrived
     has_content: bool = False  # of a reply that the client got, or would have got
     # Only while the request runs:
+    capture: RequestCapture | None = None  # what is recorded; None: nothing
     end_reason: Fault | None = None  # why the gateway ends it, if not because it is shut down itself
     reservation: Reservation | None = None  # of the limits of the account
     limit_headers: Headers = ()  # of the response, about those limits
@@ -176,7 +184,7 @@ def request_text(entry: LoggedRequest) -> str:
         f"{entry.dialect or '-'} → {entry.upstream or '-'}",
         model,
         f"{first}{entry.total_ms:.0f} ms",
-        "" if entry.output_tokens is None else f"{input_tokens(entry)} in, {entry.output_tokens} out",
+        "" if entry.output_tokens is None else f"{input_text(entry)}, {entry.output_tokens} out",
         entry.stop,
         _rules(entry),
         _after(entry),
@@ -187,6 +195,12 @@ def request_text(entry: LoggedRequest) -> str:
         entry.request_id,
     ]
     return "  ".join(part for part in parts if part)
+
+
+def input_text(entry: LoggedRequest) -> str:
+    """Return the input tokens of a request, and how many percent of them came from a prompt cache."""
+    total, read = input_tokens(entry), entry.cache_read_tokens or 0
+    return f"{total} in ({100 * read // total}% cached)" if read else f"{total} in"
 
 
 def input_tokens(entry: LoggedRequest) -> int:
@@ -258,3 +272,10 @@ def epoch_of(ts: str) -> float:
         return datetime.fromisoformat(ts).timestamp()
     except ValueError:
         return 0.0
+
+
+@lru_cache(256)
+def header_text(model: str) -> str:
+    """Return the name of a model for a header: characters other than printable ASCII are percent-encoded."""
+    text = "".join(char if " " < char <= "~" and char != "%" else quote(char, errors="replace") for char in model)
+    return text if len(text) <= _LONGEST_HEADER else f"{text[:_LONGEST_HEADER]}..."

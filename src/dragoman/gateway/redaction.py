@@ -75,9 +75,9 @@ _KEY_FORMS: tuple[tuple[str, str], ...] = (
     ("npm_", rf"{_WORD}{{30,}}"),
     ("pypi-", r"[\w-]{30,}"),
 )
-_PREFIXES = tuple(prefix for prefix, _ in _KEY_FORMS)
+KEY_PREFIXES = tuple(prefix for prefix, _ in _KEY_FORMS)
 # A key begins a word. An escape of JSON or of a URL before it ends in a letter or a digit, too.
-_KEY_FORM = re.compile(
+KEY_FORM = re.compile(
     r"(?:(?<![A-Za-z0-9_])|(?<=\\[bfnrt])|(?<=\\u[0-9a-fA-F]{4})|(?<=%[0-9a-fA-F]{2}))(?:"
     + "|".join(re.escape(prefix) + rest for prefix, rest in _KEY_FORMS)
     + ")",
@@ -90,7 +90,7 @@ _PRIVATE_KEY = re.compile(
 # Keys without a prefix (Azure, AWS secret keys, others) are found by the name of their field.
 _NAMES = ("key", "secret", "token", "password", "bearer")
 _QUOTE = r"\\{0,15}[\"']?"  # JSON inside JSON escapes the quote
-_NAMED = re.compile(
+NAMED_KEY = re.compile(
     r"((?:api[-_ ]?key|subscription[-_]key|access[-_]?key|secret|password"
     r"|(?:access|refresh|session|security)[-_]?token)"
     rf"{_QUOTE}\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}|\bbearer\s{{1,4}})"
@@ -101,12 +101,12 @@ _NAMED = re.compile(
 
 def mask_keys(text: str) -> str:
     """Return the text with a mask in place of everything that looks like a key."""
-    if any(prefix in text for prefix in _PREFIXES):
-        text = _KEY_FORM.sub(MASK, text)
+    if any(prefix in text for prefix in KEY_PREFIXES):
+        text = KEY_FORM.sub(MASK, text)
     if _PRIVATE in text:
         text = _PRIVATE_KEY.sub(MASK, text)
     low = text.lower()
-    return _NAMED.sub(rf"\1{MASK}", text) if any(name in low for name in _NAMES) else text
+    return NAMED_KEY.sub(rf"\1{MASK}", text) if any(name in low for name in _NAMES) else text
 
 
 # --- network addresses of upstreams
@@ -175,7 +175,7 @@ def _pattern(url: str, words: str) -> tuple[str, re.Pattern[str], str] | None:
 
 MAX_MESSAGE_LENGTH = 32 * 1024  # characters of a message; a search through a megabyte takes 200 ms
 _LONGEST_WORD = 4 * 1024
-_SECRET_NAME = re.compile(r"auth|cookie|key|token|secret|password|credential|signature", re.IGNORECASE)
+SECRET_NAME = re.compile(r"auth|cookie|key|token|secret|password|credential|signature", re.IGNORECASE)
 
 
 class Redactor:
@@ -205,14 +205,14 @@ class Redactor:
     def headers(self, headers: Headers) -> Headers:
         """Return headers with secrets masked: all values of headers whose name marks a secret."""
         return tuple(
-            (name, MASK if _SECRET_NAME.search(name) and value else self.text(value)) for name, value in headers
+            (name, MASK if SECRET_NAME.search(name) and value else self.text(value)) for name, value in headers
         )
 
     def query(self, query: str) -> str:
         """Return the query of a URL with secrets masked; some clients put keys there."""
         pairs = (pair.partition("=") for pair in query.split("&"))
         return "&".join(
-            f"{name}={MASK}" if value and _SECRET_NAME.search(unquote(name)) else self.text(f"{name}{equals}{value}")
+            f"{name}={MASK}" if value and SECRET_NAME.search(unquote(name)) else self.text(f"{name}{equals}{value}")
             for name, equals, value in pairs
         )
 

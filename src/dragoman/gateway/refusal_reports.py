@@ -29,7 +29,8 @@ def schedule_report(
 ) -> None:
     """Schedule a report about a refusal, to be written when the response has been sent. The last refusal counts."""
     services, exchange = context.services, context.exchange
-    if not services.refusals.enabled or not isinstance(error, UpstreamFault):
+    is_wanted = services.refusals.enabled and client_request.can_be_explained
+    if not is_wanted or not isinstance(error, UpstreamFault):
         return
     if isinstance(error, Refused):
         refusal = error.response
@@ -42,17 +43,24 @@ def schedule_report(
         job = large.job(backend, model, services.response_store, client_request.found)
     else:
         head = structs.replace(exchange.request, body=b"")
-        job = PlanJob(head, context.upstreams.bounds, backend.dialect, model, backend.upstream.settings)
+        job = PlanJob(
+            head,
+            context.upstreams.bounds,
+            backend.dialect,
+            model,
+            backend.upstream.settings,
+            session=client_request.session.key,
+        )
     names, secrets = (exchange.id, context.client.name, backend.name), services.log.redactor.known()
     explain_job = ExplainJob(job, names, client_request.signed, refusal, error.fault, secrets)
-    worker = None if large is None else large.worker
+    job_process = None if large is None else large.job_process
     pending = PendingReport(
         explain_job,
         context.client,
         exchange.request.body,
         services.response_store,
         exchange.owner,
-        worker,
+        job_process,
         client_request.found,
     )
     context.record.on_finished = partial(services.report_queue.add, pending, services.refusals)

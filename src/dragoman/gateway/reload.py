@@ -7,6 +7,7 @@ nothing. Settings that a running process cannot change keep their values until i
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterator
 
 from msgspec import Struct, structs
@@ -17,10 +18,13 @@ from dragoman.gateway.config import Config, LoadedConfig
 from dragoman.gateway.layers import Leaves
 from dragoman.gateway.records import Level
 from dragoman.gateway.secrets import ConfiguredSecret
+from dragoman.gateway.upstream_credentials import credential_problems
 from dragoman.wire.toml_lines import KeyPath, dotted_key
 
 FIXED = ("host", "port", "workers", "admin_socket", "admin_port")  # settings of [server] that need a restart
-NOT_RELOADABLE = "this gateway reads no configuration file again: it belongs to `dragoman run`. Start the client again."
+NOT_RELOADABLE = (
+    "the configuration of this gateway cannot be reloaded, because `dragoman run` started it. Start the client again."
+)
 
 
 class ReloadResult(Struct, frozen=True, omit_defaults=True):
@@ -29,6 +33,7 @@ class ReloadResult(Struct, frozen=True, omit_defaults=True):
     changed: tuple[str, ...] = ()  # that were applied
     restart: tuple[str, ...] = ()  # that differ from the running gateway and need a restart
     refused: str = ""  # why nothing was applied
+    warnings: tuple[str, ...] = ()  # about the new configuration, such as a key that is missing
 
 
 class Reloader:
@@ -64,7 +69,8 @@ class Reloader:
             before, self._current, self.refused = self._current, loaded, ""
             self.restart = tuple(_needing_restart(loaded.config, self._started))
             changed = tuple(dict.fromkeys([*changed_settings(before.leaves, loaded.leaves), *_rotated(before, loaded)]))
-            result = ReloadResult(tuple(name for name in changed if not _is_fixed(name)), self.restart)
+            applied = tuple(name for name in changed if not _is_fixed(name))
+            result = ReloadResult(applied, self.restart, warnings=_warnings(config))
             self._report(result, quiet=quiet)
             return result
 
@@ -77,6 +83,11 @@ class Reloader:
         if result.restart and not quiet:
             message = "; ".join(f"{name}: restart needed" for name in result.restart)
             self._log.event("warning", "restart_needed", message=message, settings=[*result.restart])
+
+
+def _warnings(config: Config) -> tuple[str, ...]:
+    missing = [each for upstream in config.upstreams.values() for each in credential_problems(upstream, os.environ)]
+    return (*config.warnings, *missing)
 
 
 _FIXED_NAMES = frozenset(f"server.{name}" for name in FIXED)

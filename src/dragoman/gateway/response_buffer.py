@@ -19,8 +19,9 @@ from msgspec import Struct
 from dragoman.http.exchange import HIGH_WATER, Exchange, PausableSource
 from dragoman.wire.http import Headers
 
-_BEAT, _BEATS = 0.25, 8  # seconds between two checks, or this fraction of `silence` or `hold` if that is shorter
-_LEAST_BEAT = 0.01
+_CHECK_SECONDS = 0.25  # between two checks, if `silence` and `hold` are long
+_CHECKS = 8  # at least, within a shorter `silence` or `hold`
+_MIN_CHECK_SECONDS = 0.01
 
 
 class ResponseBuffer(Struct, eq=False):
@@ -139,22 +140,22 @@ class KeepAlive:
 
     def __init__(self) -> None:
         self.buffers: set[ResponseBuffer] = set()
-        self._gap = _BEAT
+        self._gap = _CHECK_SECONDS
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, buffer: ResponseBuffer) -> None:
         """Watch a buffer; its silence began with its request."""
         buffer.wrote_at, buffer.exchange.send_keep_alive = buffer.exchange.began, buffer.break_silence
         self.buffers.add(buffer)
-        gap = min(self._gap, buffer.silence / _BEATS, (buffer.hold or buffer.silence) / _BEATS)
-        self._gap = max(gap, _LEAST_BEAT)
+        gap = min(self._gap, buffer.silence / _CHECKS, (buffer.hold or buffer.silence) / _CHECKS)
+        self._gap = max(gap, _MIN_CHECK_SECONDS)
         if self._timer is None:
             self._wait()
 
     def _wait(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._gap, self._beat)
+        self._timer = asyncio.get_running_loop().call_later(self._gap, self._check)
 
-    def _beat(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         now = monotonic()
         for buffer in list(self.buffers):

@@ -2,12 +2,13 @@
 
 - `PassThrough`: client and upstream use one dialect and nothing changes, so the bytes of the stream are sent unchanged.
 - `WholeAsStream`: the upstream ignored the request for a stream and sent a whole response, which is sent as a stream.
-- `translate_whole`: translates a whole response. The worker process calls it for large ones.
+- `translate_whole`: translates a whole response. The job process calls it for large ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from msgspec import Struct, structs
 
@@ -16,12 +17,15 @@ from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault, Upstrea
 from dragoman.gateway.limits import json_memory
 from dragoman.gateway.response_store import SavedResponse, saved_response
 from dragoman.model.assemble import reply_events
+from dragoman.model.blocks import ToolCall
 from dragoman.model.conversation import Reply, Stop, Usage
 from dragoman.model.events import DecodedFrame, Delta, Events, Failed, ResponseBudget
 from dragoman.model.filter import Note
 from dragoman.response_stream import (
+    MAX_TOOLS,
     MAX_WHOLE_REPLY,
     MaskFault,
+    ResponseProgress,
     ResponseTranslator,
     is_event_stream,
     note_unread,
@@ -32,6 +36,31 @@ from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame, Payload
 
 _MAX_UNCOUNTED = 32  # passed frames that the encoder has not counted yet
+
+
+class Translator(Protocol):
+    """What a delivery needs of a translator: a `ResponseTranslator`, or one whose bytes are recorded."""
+
+    @property
+    def notes(self) -> Sequence[Note]: ...
+
+    @property
+    def progress(self) -> ResponseProgress: ...
+
+    @property
+    def is_over(self) -> bool: ...
+
+    @property
+    def fault(self) -> Fault | None: ...
+
+    @property
+    def quiet_chunks(self) -> int: ...
+
+    def feed(self, chunk: bytes) -> bytes: ...
+
+    def close(self, broken: Fault | None = None) -> bytes: ...
+
+    def ping(self) -> bytes: ...
 
 
 def passes_frames(plan: Plan) -> bool:
@@ -74,10 +103,11 @@ class PassThrough(ResponseTranslator):
     def feed(self, chunk: bytes) -> bytes:
         if self.is_over:
             return b""
-        decoded, lane = self._splitter.feed(chunk), None if self._pieces else self._lane
-        if lane is not None and type(decoded) is tuple and decoded and lane.write_one(decoded[0]) is not None:
+        decoded, lane = self._splitter.feed(chunk), self._lane
+        # Most chunks are one delta of the open lane.
+        if lane and type(decoded) is tuple and decoded and not self._pieces and lane.write_one(decoded[0]) is not None:
             self._count += 1
-            return chunk  # Most chunks are one delta.
+            return chunk
         out: list[bytes] = []
         frames = self._read(decoded, out)
         self._count += len(out)
@@ -90,9 +120,10 @@ class PassThrough(ResponseTranslator):
         if self.is_over:
             return b""
         rest, self._pieces = b"".join(self._pieces), []
-        for step in self._reader.close() if broken is None else [DecodedFrame((Failed(broken),))]:
-            self._add(step, [])
-            rest = step.raw or rest  # The decoder adds a missing line end, without which clients ignore the last frame.
+        for decoded in self._reader.close() if broken is None else [DecodedFrame((Failed(broken),))]:
+            self._add(decoded, [])
+            # The decoder adds a missing line end, without which clients ignore the last frame.
+            rest = decoded.raw or rest
         self.is_over = True
         if self.fault is not None or self._unrequested:
             rest = b""
@@ -102,26 +133,27 @@ class PassThrough(ResponseTranslator):
         self._catch_up()
         return super().ping()
 
-    def _add(self, step: DecodedFrame, out: list[bytes]) -> None:
+    def _add(self, decoded: DecodedFrame, out: list[bytes]) -> None:
         self._lane = None
         if self.is_over:
             return
-        if step.decode_error:
-            note_unread(self.notes, step)
-        events = self._watched(step.events)
+        if decoded.decode_error:
+            note_unread(self.notes, decoded)
+        events = self._watched(decoded.events)
         last = events[-1] if events else None
-        if isinstance(last, Failed) and (rewritten := self._rewritten(step, last, events is step.events)) is not None:
+        is_unmasked = events is decoded.events
+        if isinstance(last, Failed) and (rewritten := self._rewritten(decoded, last, is_unmasked)) is not None:
             self._encoded += rewritten or self._written((last,), len(out))
             return
-        if events and not step.raw:
+        if events and not decoded.raw:
             self._encoded += self._written(events, len(out))
             return
         self._uncounted.append(events)
         if len(self._uncounted) > _MAX_UNCOUNTED:
             self._catch_up()
         if self._has_notes and self._encoder.is_unrequested(events):
-            self._unrequested.append(step.raw)
-        out.append(step.raw)
+            self._unrequested.append(decoded.raw)
+        out.append(decoded.raw)
         if len(events) == 1 and isinstance(last, Delta):
             self._lane = self._open_lane(last, True)
 
@@ -154,21 +186,21 @@ class PassThrough(ResponseTranslator):
         self._unrequested = []
         return data + self._encoded if self._encoded else data
 
-    def _rewritten(self, step: DecodedFrame, failed: Failed, is_unmasked: bool) -> bytes | None:
+    def _rewritten(self, decoded: DecodedFrame, failed: Failed, is_unmasked: bool) -> bytes | None:
         """Return an error that the upstream sent as bare JSON among events, as a frame; None for an error that passes.
 
         Empty if the encoder must write the error: it is not a frame of the upstream, or its message was masked. Only
         Gemini sends bare JSON among events, and most event parsers ignore it.
         """
-        if not step.raw or not is_unmasked:
+        if not decoded.raw or not is_unmasked:
             return b""
-        if not step.raw.startswith(b"{"):
+        if not decoded.raw.startswith(b"{"):
             return None
         self._catch_up()
         payload, *others = self._encoder.feed((failed,))
         if others or not payload.error:
             return None  # an element of an array
-        data = jsonio.encode(jsonio.decode(step.raw))
+        data = jsonio.encode(jsonio.decode(decoded.raw))
         return self._frame(Payload(payload.kind, data, error=True))
 
     def _written(self, events: Events, passed: int = 0) -> bytes:
@@ -263,6 +295,7 @@ class WholeResponse(Struct, frozen=True):
     stop: Stop | None = None
     notes: Sequence[Note] | None = None
     saved: SavedResponse | None = None
+    tools: tuple[str, ...] = ()  # names of the called tools
 
 
 def translate_whole(
@@ -288,7 +321,9 @@ def translate_whole(
 def _whole_response(
     body: bytes, reply: Reply, notes: Sequence[Note] | None = None, saved: SavedResponse | None = None
 ) -> WholeResponse:
-    return WholeResponse(body, reply.id, reply.usage, reply.choices[0].stop if reply.choices else None, notes, saved)
+    stop = reply.choices[0].stop if reply.choices else None
+    calls = [block.name for choice in reply.choices for block in choice.blocks if type(block) is ToolCall]
+    return WholeResponse(body, reply.id, reply.usage, stop, notes, saved, tuple(calls[:MAX_TOOLS]))
 
 
 def _passed(plan: Plan, body: bytes) -> WholeResponse:

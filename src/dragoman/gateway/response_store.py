@@ -4,7 +4,7 @@ Only responses of upstreams of another family are stored: an upstream of the cli
 itself, and gets their ids. The store maps the owner (the proven key) and the response id to the conversation and the
 response, in the memory of this process, bounded in number, bytes and age.
 
-`continued_plan` plans a request together with the conversation that it continues. It is pure, and the worker process
+`continued_plan` plans a request together with the conversation that it continues. It is pure, and the job process
 calls it for large requests. `ResponseSaver` stores one response when it is complete.
 """
 
@@ -36,7 +36,7 @@ FindItem: TypeAlias = Callable[[str], Sequence[Block] | None]
 MAX_RESPONSES = 1000
 MAX_STORED_BYTES = 64 * 1024 * 1024
 MAX_AGE = 6 * 3600.0  # seconds
-LARGE_CONVERSATION = 1024 * 1024  # bytes of JSON above which only the worker process reads a conversation again
+LARGE_CONVERSATION = 1024 * 1024  # bytes of JSON above which only the job process reads a conversation again
 _ENTRY, _VALUE = 1024, 64  # bytes of an entry with its id, and of a value without its text
 _NO_ITEMS: Mapping[str, Sequence[Block]] = {}
 _LOCATION = "previous_response_id"
@@ -46,7 +46,7 @@ _LOCATION = "previous_response_id"
 
 
 class PickledConversation(Struct, frozen=True):
-    """A large conversation as pickled bytes. Only the worker process reads it, because that takes long."""
+    """A large conversation as pickled bytes. Only the job process reads it, because that takes long."""
 
     request: bytes
     blocks: tuple[Block, ...]  # of the response
@@ -75,13 +75,17 @@ NOTHING_FOUND = FoundResponses()
 def whole_conversation(request: Conversation, blocks: tuple[Block, ...]) -> Conversation:
     """Return a request and the blocks of its response as one conversation, without tools and sampling settings."""
     messages = (*request.messages, Message("assistant", blocks)) if blocks else request.messages
-    return Conversation(request.model, tuple(map(as_earlier, messages)), tuple(map(as_earlier, request.system)))
+    return Conversation(
+        request.model, tuple(map(with_earlier_place, messages)), tuple(map(with_earlier_place, request.system))
+    )
 
 
-def as_earlier(node: N) -> N:
-    """Return the node located at `previous_response_id`, the field by which a later request refers to it."""
+def with_earlier_place(node: N) -> N:
+    """Return the node of an earlier response with its place in a later request: `previous_response_id`."""
     children = {
-        name: tuple(map(as_earlier, nodes)) for name in ("blocks", "content") if (nodes := getattr(node, name, ()))
+        name: tuple(map(with_earlier_place, nodes))
+        for name in ("blocks", "content")
+        if (nodes := getattr(node, name, ()))
     }
     return structs.replace(node, at=Location(_LOCATION, is_absent=node.at.is_absent), **children)
 
@@ -236,7 +240,7 @@ class ResponseStore:
         place = self._items.get((owner, item_id))
         if place is None:
             return found.items.get(item_id)
-        return [as_earlier(block) for block in self._entries[place].items[item_id]]
+        return [with_earlier_place(block) for block in self._entries[place].items[item_id]]
 
     def _tidy(self) -> None:
         """Remove expired responses, and the oldest ones while a limit is exceeded."""

@@ -51,7 +51,7 @@ _BY_KIND: dict[ErrorKind, RetryAction] = {
 }
 
 
-_MOST_VIOLATIONS = 2  # invalid responses to one request: a violation of the dialect is retried once
+_MAX_VIOLATIONS = 2  # invalid responses to one request: a violation of the dialect is retried once
 _NOT_STARTED = frozenset({503, 529})  # statuses of a service that did not start the job
 _UNKNOWN_RESPONSE = "previous_response_not_found"  # Another credential or target may have the response.
 
@@ -159,13 +159,13 @@ class Retries(Struct):
             return False
         return not (isinstance(error, Refused) and (error.fault.status < 500 or error.fault.status in _NOT_STARTED))
 
-    def may_ask_another(self, error: DragomanError) -> bool:
+    def may_try_another(self, error: DragomanError) -> bool:
         """Return whether the request may go to another target after this error."""
-        return not self.may_have_started(error) and self.violations < _MOST_VIOLATIONS
+        return not self.may_have_started(error) and self.violations < _MAX_VIOLATIONS
 
     def wait(self, error: DragomanError, budget: RetryBudget, *, last: bool) -> float | None:
         """Return the seconds before a retry at the same target; None for no retry. `last`: no other target is left."""
-        if error.fault.is_violation and (not last or self.violations >= _MOST_VIOLATIONS):
+        if error.fault.is_violation and (not last or self.violations >= _MAX_VIOLATIONS):
             return None  # An upstream that violates its dialect may do so every time.
         step = retry_action(error)
         # No other credential is left. With no other target either, wait for the pause that the upstream requested.

@@ -11,11 +11,14 @@ from urllib.parse import unquote
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import ApiRequest, Dialect, RequestSummary, TypedRequest
+from dragoman.dialects.endpoints import RelayedEndpoint, refusal_of
 from dragoman.errors import DragomanError, Fault, MalformedRequest
 from dragoman.wire.http import HttpRequest
 
 _METHODS = ("POST", "GET")
 _LISTING = "/v1/models"
+_UNKNOWN_URL = "unknown_url"  # OpenAI's code; without it the code of a 404 is model_not_found
+_MOST_PREFIXES = 4  # segments before the end of a path that is looked for
 
 
 class MatchedRequest(Struct, frozen=True):
@@ -24,7 +27,7 @@ class MatchedRequest(Struct, frozen=True):
     dialect: Dialect
     call: ApiRequest
     plain: RequestSummary | None = None  # in place of the call's body
-    exact: TypedRequest | None = None
+    typed: TypedRequest | None = None
 
 
 class UnreadableRequest(Exception):
@@ -42,10 +45,14 @@ class Router:
     def __init__(self, dialects: Sequence[Dialect]) -> None:
         self._dialects = tuple(dialects)
         self._plain = [(dialect, dialect.summary_reader) for dialect in dialects if dialect.summary_reader is not None]
-        self._exact = [(dialect, dialect.typed_reader) for dialect in dialects if dialect.typed_reader is not None]
+        self._relayed = [(dialect, dialect.relayed) for dialect in dialects if dialect.relayed is not None]
+        self._relayed_ends = tuple(end for _, relayed in self._relayed for end in relayed.ends())
+        self._typed_readers = [
+            (dialect, dialect.typed_reader) for dialect in dialects if dialect.typed_reader is not None
+        ]
 
     def match(self, request: HttpRequest, *, decoded: bool = False) -> MatchedRequest | None:
-        """Return the matched request: plain, exact, or with its decoded body; with `decoded`, only the last.
+        """Return the matched request: plain, typed, or with its decoded body; with `decoded`, only the last.
 
         Raises UnreadableRequest.
         """
@@ -54,18 +61,28 @@ class Router:
                 return MatchedRequest(
                     dialect, ApiRequest("generate", plain.conversation.model, plain.conversation.stream, None), plain
                 )
-        for dialect, read in () if decoded else self._exact:
-            if (exact := read(request)) is not None:
-                return MatchedRequest(dialect, exact.call, exact=exact)
+        for dialect, read in () if decoded else self._typed_readers:
+            if (typed := read(request)) is not None:
+                return MatchedRequest(dialect, typed.call, typed=typed)
         for dialect in self._dialects:
             try:
                 call = dialect.binding.match(request)
             except DragomanError as error:
                 raise UnreadableRequest(dialect, error) from None
             except RecursionError:
-                raise UnreadableRequest(dialect, MalformedRequest("nested too deeply")) from None
+                raise UnreadableRequest(dialect, MalformedRequest("the request is nested too deeply")) from None
             if call is not None:
                 return MatchedRequest(dialect, call)
+        return None
+
+    def find_relayed(self, path: str) -> tuple[Dialect, RelayedEndpoint, str] | None:
+        """Return the dialect and endpoint of a relayed path, and the model in it. Raises UnreadableRequest."""
+        for dialect, relayed in self._relayed if f"/v1{path}".rstrip("/").endswith(self._relayed_ends) else ():
+            try:
+                if (found := relayed.match(path)) is not None:
+                    return dialect, *found
+            except DragomanError as error:
+                raise UnreadableRequest(dialect, error) from None
         return None
 
     def match_model(self, request: HttpRequest) -> MatchedRequest | None:
@@ -86,19 +103,40 @@ class Router:
             if (dialect := self._knows(request, method)) is not None:
                 return dialect
         listing = HttpRequest("GET", _LISTING, headers=request.headers)
-        return self._knows(listing, "GET") or self._dialects[0]
+        return self._known_end(request)[1] or self._knows(listing, "GET") or self._dialects[0]
 
     def unmatched(self, request: HttpRequest) -> tuple[Fault, str]:
         """Return the fault for a request without a route: 405 and the allowed methods, or 404."""
+        if reason := refusal_of(request.path):
+            return Fault("not_found", reason, 404, code=_UNKNOWN_URL), ""
         allowed = [method for method in _METHODS if self._knows(request, method) is not None]
         if allowed:
             return Fault("invalid", f"{request.path} does not support the method {request.method}", 405), ", ".join(
                 allowed
             )
-        return Fault("not_found", f"there is no endpoint {request.method} {request.path}; check the base URL", 404), ""
+        remedy = "check the base URL"
+        if end := self._known_end(request)[0]:
+            remedy += f", which must end before {end}"
+        message = f"there is no endpoint {request.method} {request.path}; {remedy}"
+        return Fault("not_found", message, 404, code=_UNKNOWN_URL), ""
+
+    def _known_end(self, request: HttpRequest) -> tuple[str, Dialect | None]:
+        """Return the end of the path that has a route, such as /v1/messages of /v1/v1/messages, and its dialect."""
+        path = request.path
+        for _ in range(min(path.count("/", 1), _MOST_PREFIXES)):
+            path = path[path.index("/", 1) :]
+            dialect = self._knows(structs.replace(request, path=path), request.method)
+            if dialect is not None:
+                return path, dialect
+        return "", None
 
     def _knows(self, request: HttpRequest, method: str) -> Dialect | None:
         """Return the dialect that has this path, for any body."""
+        try:
+            if method == "POST" and (relayed := self.find_relayed(request.path)) is not None:
+                return relayed[0]
+        except UnreadableRequest as error:
+            return error.dialect
         probe = structs.replace(request, method=method, body=b"{}")
         for dialect in self._dialects:
             try:

@@ -5,7 +5,6 @@ msgspec converts single values. This module walks the tables itself, because a p
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from dragoman.gateway.layers import DEFAULT, Leaves, Origin, Problem, suggest_na
 from dragoman.gateway.secret_sources import BadReference, ReferenceContext, expand_path
 from dragoman.gateway.secrets import REMEDY, ConfiguredSecret, literal_secret, parse_reference
 from dragoman.wire.toml_lines import KeyPath, dotted_key
+from dragoman.wire.validation import explain_refusal, word_for
 
 S = TypeVar("S", bound=Struct)
 
@@ -46,20 +46,6 @@ _OFTEN_MEANT = {
 _REMOVED: dict[KeyPath, str] = {
     ("server", "engine"): "it was removed: the gateway has one HTTP server; delete this setting",
 }
-_WORDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a text",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a table",
-    "null": "nothing",
-    "datetime": "a date",
-    "date": "a date",
-    "time": "a time",
-}
-_QUOTED = re.compile(r"`([^`]*)`")
-_INSIDE = re.compile(r" - at `\$(.*)`\Z")
 
 
 class ConfigReader:
@@ -140,7 +126,7 @@ class ConfigReader:
 
         def hook(kind: type, raw: Any) -> Any:
             if not isinstance(raw, str):
-                raise InvalidValue(f"expected a text, got {_kind(raw)}")
+                raise InvalidValue(f"expected a string, got {_kind(raw)}")
             if kind is ConfiguredSecret:
                 return self.secret(raw, key)
             return expand_path(raw, self.reference_context.folder, self.reference_context.home)
@@ -199,16 +185,12 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def _describe(error: msgspec.ValidationError, wanted: Any, value: object) -> InvalidValue:
-    """Return the error of msgspec without Python terms."""
+    """Return an error of msgspec as an InvalidValue, without terms of Python."""
     words = _literals(wanted)
     if words and isinstance(value, str):
         return InvalidValue(f"{value!r} is not allowed; use one of {', '.join(words)}", suggest_name(value, words))
-    text = str(error)
-    inside = _INSIDE.search(text)
-    text = _INSIDE.sub("", text)
-    text = _QUOTED.sub(lambda found: " or ".join(_WORDS.get(part, part) for part in found[1].split(" | ")), text)
-    text = text[:1].lower() + text[1:]
-    return InvalidValue(f"item {inside[1]}: {text}" if inside and inside[1] else text)
+    refused = explain_refusal(error)
+    return InvalidValue(f"item {refused}" if refused.at else refused.message)
 
 
 def _literals(kind: Any) -> list[str]:
@@ -219,4 +201,4 @@ def _literals(kind: Any) -> list[str]:
 
 def _kind(value: object) -> str:
     name = {"dict": "object", "list": "array"}.get(type(value).__name__, type(value).__name__)
-    return _WORDS.get(name, name)
+    return word_for(name)

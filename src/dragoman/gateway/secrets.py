@@ -33,7 +33,7 @@ from dragoman.upstream import private_files
 
 KEY_PREFIX = "dgm_"
 _SHORTEST_KEY = 16
-_FEWEST_CHARACTERS = 8  # distinct characters
+_MIN_CHARACTERS = 8  # distinct characters
 _PLACEHOLDER = ("changeme", "change-me", "your-", "placeholder", "example", "dummy", "xxxx", "sk-...", "replace")
 _OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -53,7 +53,7 @@ def gateway_key(configured: ConfiguredSecret | None, key_file: Path) -> Configur
     if configured is None:
         return load_or_create_key(key_file)
     value = configured.reveal()
-    is_guessable = len(set(value)) < _FEWEST_CHARACTERS or value.isdecimal()  # such as aaaa… or 12345…
+    is_guessable = len(set(value)) < _MIN_CHARACTERS or value.isdecimal()  # such as aaaa… or 12345…
     if len(value) < _SHORTEST_KEY or value.lower().startswith(_PLACEHOLDER) or is_guessable:
         command = "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
         hint = f"delete server.key so that a key is created, or create one: {command}"
@@ -211,7 +211,7 @@ def _folder(environ: Mapping[str, str], name: str) -> Path | None:
 
 
 MASK = "***"
-_FAILURE_KEPT = 5.0  # seconds
+_FAILURE_SECONDS = 5.0  # seconds
 _SOURCES = {"env": "environment variable {}", "file": "file {}", "keyring": "keyring entry {}", "cmd": "command {}"}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 REMEDY = (
@@ -265,7 +265,7 @@ class ConfiguredSecret:
         """
         with self._lock:
             if self._value is None:
-                is_recent = time.monotonic() - self._failed_at < _FAILURE_KEPT
+                is_recent = time.monotonic() - self._failed_at < _FAILURE_SECONDS
                 if self._failure is not None and self.is_slow and is_recent:
                     raise self._failure.with_traceback(None)
                 self._value = self._read()

@@ -82,8 +82,8 @@ class GatewayServer:
             sweeping.cancel()
             await self.gateway.stop()
 
-    def stop(self, *, hurried: bool = False, linger: float = 0.0) -> None:
-        """Accept no more requests and let the running ones end; `hurried` aborts them.
+    def stop(self, *, abort: bool = False, linger: float = 0.0) -> None:
+        """Accept no more requests and let the running ones end; `abort` ends them.
 
         `linger` is for how many seconds the socket still listens. May be called from a signal handler or from another
         thread.
@@ -91,7 +91,7 @@ class GatewayServer:
         self.gateway.draining = True  # /readyz reports 503, so load balancers send no more requests
         loop = self.loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._begin_stop, hurried, linger)
+            loop.call_soon_threadsafe(self._begin_stop, abort, linger)
         else:
             self._ending.set()
 
@@ -111,9 +111,9 @@ class GatewayServer:
         if self._signals > 2:
             self._forced = True
         # SIGINT comes from a terminal, so no load balancer needs time to notice.
-        self.stop(hurried=self._signals > 1, linger=_LINGER if number == signal.SIGTERM else 0.0)
+        self.stop(abort=self._signals > 1, linger=_LINGER if number == signal.SIGTERM else 0.0)
 
-    def _begin_stop(self, hurried: bool, linger: float) -> None:
+    def _begin_stop(self, abort: bool, linger: float) -> None:
         assert self.loop is not None
         now = self.loop.time()
         if not self._ending.is_set():
@@ -121,7 +121,7 @@ class GatewayServer:
             drain = self.gateway.server_settings.drain
             self._cut_at = now + drain
             self._linger_until = now + min(linger, drain)
-        if hurried:
+        if abort:
             self._cut_at = self._linger_until = now
         self._changed.set()
 

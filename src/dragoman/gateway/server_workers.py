@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from dragoman.gateway import admin
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.activity import Activity
 from dragoman.gateway.config import Config, LoadedConfig
+from dragoman.gateway.inspector_config import RecordLevel
 from dragoman.gateway.recent import MAX_FOUND, LogPage, LogQuery, RecentLog, join_cursors
 from dragoman.gateway.records import LoggedRequest
 from dragoman.gateway.redaction import Redactor
@@ -228,7 +229,7 @@ class WorkerGroup:
         """
         query = structs.replace(query, until=time.time())
         own = await self._recent.page(query)
-        given = {"cursor": query.cursor, "until": query.until, "details": int(query.details)}
+        given = {"cursor": query.cursor, "until": query.until, "details": int(query.details), "filter": query.filter}
         last = {} if query.last is None else {"n": query.last}
         responses = await self._fetch_all(f"/log?{urlencode({**given, **last})}")
         pages = [own, *(_parse_page(response) for _, response in responses)]
@@ -239,7 +240,10 @@ class WorkerGroup:
         return LogPage(tuple(lines), cursor, sum(page.missed for page in pages))
 
     async def find_requests(self, prefix: str) -> list[LoggedRequest]:
-        """Return the recent requests of all workers whose id begins so; for an empty prefix the remarkable ones."""
+        """Return the recent requests of all workers whose id begins so.
+
+        For an empty prefix, return those that failed or lost content.
+        """
         responses = await self._fetch_all(f"/requests?{urlencode({'id': prefix})}")
         found = [each for _, response in responses for each in _read_requests(response)]
         found.sort(key=lambda each: each.ts, reverse=True)
@@ -265,6 +269,13 @@ class WorkerGroup:
         fetched = await asyncio.gather(*(fetch(number, socket) for number, socket in enumerate(self._sockets, 1)))
         return [each for each in fetched if each is not None]
 
+    # --- recording
+
+    @property
+    def recording(self) -> WorkerRecording:
+        """What turns recording on and off in all workers."""
+        return WorkerRecording(self._request_json)
+
     # --- status and metrics
 
     def status(self) -> dict[str, Json]:
@@ -276,6 +287,7 @@ class WorkerGroup:
         combined["pid"] = os.getpid()
         combined["reload_refused"] = (self.reloader.refused if self.reloader else "") or None
         combined["restart_needed"] = [*self.reloader.restart] if self.reloader else []
+        combined["recording"] = combine_recordings(each.get("recording") for each in statuses)
         combined["workers"] = [
             {name: each.get(name) for name in ("pid", "state", "started_at", "in_flight")} for each in statuses
         ]
@@ -337,6 +349,33 @@ class WorkerGroup:
             with suppress(OSError):  # The worker is not running now.
                 responses.append(admin.send_admin_request(socket, path, method).decode())
         return responses
+
+
+class WorkerRecording:
+    """Turns recording on and off in all workers."""
+
+    def __init__(self, request: Callable[[str, str], list[Json]]) -> None:
+        self._request = request
+
+    def set_level(self, level: RecordLevel) -> None:
+        """Record at this level from now on."""
+        self._request(f"/recording?level={level}", "POST")
+
+    def purge(self) -> None:
+        """Delete all recordings. A worker cannot delete those that another one is writing, so each does it."""
+        self._request("/recordings/purge", "POST")
+
+    def describe(self) -> dict[str, Json]:
+        """Return what is recorded."""
+        statuses = self._request("/status", "GET")
+        return combine_recordings(each.get("recording") for each in statuses if isinstance(each, dict))
+
+
+def combine_recordings(described: Iterable[Json]) -> dict[str, Json]:
+    """Return what all workers record: they have the same settings, and each drops requests of its own."""
+    rows = [row for row in described if isinstance(row, dict)]
+    dropped = sum(count for row in rows if isinstance(count := row.get("dropped"), int))
+    return {**rows[0], "dropped": dropped} if rows else {}
 
 
 _read_result = jsonio.typed_decoder(ReloadResult)

@@ -72,7 +72,7 @@ class SharedCooldowns:
     def apply(self, events: Iterable[CooldownEvent]) -> None:
         """Apply events of another process, unless a later one is known."""
         for event in events:
-            if not self._is_news(event):
+            if not self._is_newer(event):
                 continue
             self._remember(event)
             scope, state = event.scope, event.state
@@ -103,7 +103,7 @@ class SharedCooldowns:
         while len(self._latest) > _MAX_EVENTS:
             self._latest.popitem(last=False)
 
-    def _is_news(self, event: CooldownEvent) -> bool:
+    def _is_newer(self, event: CooldownEvent) -> bool:
         """Return whether no later event is known. Of two events of one time, the end counts."""
         scope = event.scope
         wider = (self._latest.get(CooldownScope(scope.upstream, "")), self._latest.get(CooldownScope("", "")))

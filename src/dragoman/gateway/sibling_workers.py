@@ -42,7 +42,7 @@ class Sibling:
     def __init__(self, socket: Path) -> None:
         self._client = HttpClient(unix=socket, caps=_LIMITS, sweep_seconds=ANSWER_SECONDS / 8)
 
-    async def ask(
+    async def request(
         self, name: str, body: bytes, limit: int = MAX_MESSAGE_BYTES, count: Callable[[int], None] | None = None
     ) -> bytes | None:
         """Return the sibling's answer of at most `limit` bytes; None if it gives none in time.
@@ -62,13 +62,13 @@ class Sibling:
         except _NO_ANSWER:
             return None
 
-    async def tell(self, name: str, body: bytes) -> bytes | None:
+    async def request_with_retries(self, name: str, body: bytes) -> bytes | None:
         """Send a message, and again after a pause if there is no answer. Return the answer; None if none came."""
         for pause in _PAUSES:
-            if (answer := await self.ask(name, body)) is not None:
+            if (answer := await self.request(name, body)) is not None:
                 return answer
             await asyncio.sleep(pause)
-        return await self.ask(name, body)
+        return await self.request(name, body)
 
     async def aclose(self) -> None:
         """Close the connections."""

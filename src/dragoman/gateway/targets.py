@@ -20,7 +20,8 @@ from dragoman.gateway.upstream_config import Upstream
 from dragoman.model.patterns import compiled_pattern, is_pattern, matches_pattern
 
 LONGEST_QUOTED = 200  # characters of a client's text that an error quotes
-_MOST_SHOWN = 10  # names and patterns in an error
+_MAX_SHOWN = 10  # names and patterns in an error
+_LONG_CONTEXT = "[1m]"  # Claude Code appends it to a name to say that the window is that long; services do not know it
 
 
 class Target(Struct, frozen=True):
@@ -81,16 +82,18 @@ class Routes:
         self._rules, self._default = rules, default
         own = [RouteRule(upstream.models, (RouteTarget(name),)) for name, upstream in upstreams.items()]
         self._stages = (_Stage(rules), _Stage(own))
-        self._lone = RouteRule((), own[0].targets) if len(upstreams) == 1 else None
+        self._only_upstream = RouteRule((), own[0].targets) if len(upstreams) == 1 else None
 
     def resolve(self, model: str, lists: OwnLists = _NO_LISTS) -> Sequence[Target]:
         """Return the targets of a model, first choice first. Raises UnknownModel, with similar names."""
+        if model.endswith(_LONG_CONTEXT) and model not in self.names():
+            model = model.removesuffix(_LONG_CONTEXT)
         rule, name = self._routed(model)
         if rule is not None:
             chosen = [Target(self._upstreams[each.upstream], each.model or name) for each in rule.targets]
         elif (own := self._own(model, lists)) is not None:
             chosen = [own]
-        elif (last := self._default or self._lone) is not None:
+        elif (last := self._default or self._only_upstream) is not None:
             chosen = [_any_name(self._upstreams[each.upstream], model, each.model, lists) for each in last.targets]
         else:
             chosen = []
@@ -130,7 +133,7 @@ class Routes:
             return []
         rule = self._stages[1].find(model)
         if rule is None:
-            is_known = self._lone is not None and any(each.default_model for each in self._upstreams.values())
+            is_known = self._only_upstream is not None and any(each.default_model for each in self._upstreams.values())
             return [name for name, upstream in self._upstreams.items() if upstream.first_model and not is_known]
         upstream = self._upstreams[rule.targets[0].upstream]
         return [upstream.name] if _is_doubtful(upstream, model) else []
@@ -161,12 +164,12 @@ class Routes:
     @property
     def default(self) -> RouteTarget | None:
         """The target of all other models; without a model, if each name may get another one."""
-        rule = self._default or self._lone
+        rule = self._default or self._only_upstream
         return rule.targets[0] if rule else None
 
     def _unknown(self, model: str) -> str:
         shown = model if len(model) <= LONGEST_QUOTED else f"{model[:LONGEST_QUOTED]}…"
-        patterns = [pattern for stage in self._stages for pattern, _ in stage.globs if pattern != "*"]
+        patterns = [*dict.fromkeys(glob for stage in self._stages for glob, _ in stage.globs if glob != "*")]
         known = self.names()
         near = get_close_matches(model[:LONGEST_QUOTED], [*known, *patterns], 3, 0.5)
         parts = [f"the model {shown!r} is not configured in this gateway"]
@@ -178,7 +181,7 @@ class Routes:
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(name[:60] for name in names[:_MOST_SHOWN]) + (", …" if len(names) > _MOST_SHOWN else "")
+    return ", ".join(name[:60] for name in names[:_MAX_SHOWN]) + (", …" if len(names) > _MAX_SHOWN else "")
 
 
 def default_model(upstream: Upstream, name: str, known: NameList | None) -> str:

@@ -51,11 +51,11 @@ class UnprovenPool:
 
     def enter(self, peer: str, refuse: Callable[[Fault], None]) -> UnprovenAccount:
         """Add a request of this peer; `refuse` is called if it is evicted. Raises Overloaded."""
-        newcomer = UnprovenAccount(self.load, pool=self, sender=peer, refuse=refuse)
-        self.make_room(newcomer, 0)
-        self._waiting[newcomer] = None
+        incoming = UnprovenAccount(self.load, pool=self, sender=peer, refuse=refuse)
+        self.make_room(incoming, 0)
+        self._waiting[incoming] = None
         self.load.requests += 1
-        return newcomer
+        return incoming
 
     def remove(self, one: UnprovenAccount) -> bool:
         """Remove a request. Return False if it is not in the pool."""
@@ -64,29 +64,29 @@ class UnprovenPool:
         del self._waiting[one]
         return True
 
-    def make_room(self, newcomer: UnprovenAccount, size: int) -> None:
-        """Evict requests until the newcomer fits with `size` more bytes. Raises Overloaded if it cannot."""
-        more = 0 if newcomer in self._waiting else 1
+    def make_room(self, incoming: UnprovenAccount, size: int) -> None:
+        """Evict requests until the incoming request fits with `size` more bytes. Raises Overloaded if it cannot."""
+        more = 0 if incoming in self._waiting else 1
         while len(self._waiting) + more > self.requests or self.load.request_bytes + size > self.size:
-            evicted = self._next_to_evict(newcomer, size)
+            evicted = self._next_to_evict(incoming, size)
             if evicted is None:
                 raise Overloaded(_POOL_FULL)
             evicted.leave()
             evicted.refuse(Overloaded(_POOL_FULL).fault)
 
-    def _next_to_evict(self, newcomer: UnprovenAccount, size: int) -> UnprovenAccount | None:
-        """Return the oldest request of the peer with the largest share; None if that is the newcomer alone.
+    def _next_to_evict(self, incoming: UnprovenAccount, size: int) -> UnprovenAccount | None:
+        """Return the oldest request of the peer with the largest share; None if that is the incoming request alone.
 
         If there are too many requests, they are counted and not their bytes: otherwise one large body would be evicted
         for many small ones.
         """
         by_bytes = self.load.request_bytes + size > self.size
-        shares = {newcomer.sender: size if by_bytes else 0 if newcomer in self._waiting else 1}
+        shares = {incoming.sender: size if by_bytes else 0 if incoming in self._waiting else 1}
         for each in self._waiting:
             shares[each.sender] = shares.get(each.sender, 0) + (each.request_bytes if by_bytes else 1)
         oldest_first = dict.fromkeys([each.sender for each in self._waiting])
-        most = max((*oldest_first, newcomer.sender), key=shares.__getitem__)
-        return next((each for each in self._waiting if each.sender == most and each is not newcomer), None)
+        most = max((*oldest_first, incoming.sender), key=shares.__getitem__)
+        return next((each for each in self._waiting if each.sender == most and each is not incoming), None)
 
 
 class UnprovenRequests:

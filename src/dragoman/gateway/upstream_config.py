@@ -68,13 +68,15 @@ class TimeoutSettings(Struct, frozen=True, kw_only=True):
 class UpstreamLimits(Struct, frozen=True, kw_only=True):
     """How many requests an upstream gets at once, how many may wait for a slot, and for how many seconds.
 
-    `breaker`: whether failures and requested pauses put the upstream into cooldown.
+    `breaker`: whether failures and requested pauses put the upstream into cooldown. `cache_affinity`: for how many
+    seconds after an answer with a prompt cache a session prefers this upstream and credential; 0: it does not.
     """
 
     concurrency: Annotated[int, Meta(ge=1)] = 32
     queue: Annotated[int, Meta(ge=0)] = 64
     queue_wait: Seconds = 30.0
     breaker: bool = True
+    cache_affinity: Annotated[float, Meta(ge=0)] = 300.0
 
 
 class SimulatorSettings(Struct, frozen=True, kw_only=True):
@@ -82,6 +84,7 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
 
     profile: Literal["official", "observed", "paranoid", "strict", "lenient"] = "observed"
     script: Path | None = None
+    tokens_per_second: Annotated[float, Meta(ge=0)] = 0.0  # of a stream, if there is no script; 0: all at once
 
 
 class Login(Struct, frozen=True):
@@ -187,7 +190,8 @@ def _match_version(dialect: Dialect, base_url: str) -> tuple[Dialect, str]:
         return dialect, base_url.removesuffix(version)
     binding = dialect.binding
     if urlsplit(base_url).path and isinstance(binding, Struct) and "prefix" in binding.__struct_fields__:
-        return structs.replace(dialect, binding=structs.replace(binding, prefix="")), base_url
+        relayed = dialect.relayed and structs.replace(dialect.relayed, prefix="")
+        return structs.replace(dialect, binding=structs.replace(binding, prefix=""), relayed=relayed), base_url
     return dialect, base_url
 
 

@@ -155,7 +155,7 @@ def _missing_login(upstream: Upstream, environ: Mapping[str, str]) -> str:
     why = ""
     for login in upstream.logins:
         try:
-            open_store(_store_name(login), KiroPaths(environ), is_practice=_is_simulator(upstream.base_url)).load()
+            open_store(_store_name(login), KiroPaths(environ), is_simulated=_is_simulator(upstream.base_url)).load()
         except CredentialFault as fault:
             why = why or str(fault)
         else:
@@ -254,5 +254,5 @@ async def _login(login: Login, region: str, base_url: str, fetch: Fetch, name: s
     from dragoman.upstream.kiro.credential import KiroCredential  # noqa: PLC0415
     from dragoman.upstream.kiro.logins import open_store  # noqa: PLC0415
 
-    store = await asyncio.to_thread(partial(open_store, _store_name(login), is_practice=_is_simulator(base_url)))
+    store = await asyncio.to_thread(partial(open_store, _store_name(login), is_simulated=_is_simulator(base_url)))
     return KiroCredential(store, fetch, name=name, base_url=base_url)

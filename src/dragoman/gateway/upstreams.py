@@ -14,7 +14,7 @@ from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.backend import Backend
 from dragoman.gateway.breaker import CircuitBreaker
 from dragoman.gateway.config import Config
-from dragoman.gateway.model_catalog import ModelCatalog
+from dragoman.gateway.model_catalogue import ModelCatalogue
 from dragoman.gateway.planning import Bounds
 from dragoman.gateway.upstream_config import Upstream
 from dragoman.http.client.client import HttpClient
@@ -37,7 +37,7 @@ class Upstreams:
         self.breaker = breaker or CircuitBreaker()
         self.by_name: dict[str, Backend] = {}
         self._state, self._log = state, log
-        self.catalog = ModelCatalog(config, self.by_name)  # `start` creates the one with backends
+        self.catalogue = ModelCatalogue(config, self.by_name)  # `start` creates the one with backends
         self._embedded = AsyncExitStack()
         self.users = 0  # requests that use these upstreams; `retire` waits for all of them
         self.idle = asyncio.Event()  # set when there are none
@@ -49,13 +49,15 @@ class Upstreams:
             if upstream.kind == "simulator":
                 base_url = await self._embed(upstream)
             self.by_name[upstream.name] = Backend(upstream, base_url, self._client, self.breaker)
-        self.catalog = ModelCatalog(self.config, self.by_name, self._state, self._log)
+        self.catalogue = ModelCatalogue(self.config, self.by_name, self._state, self._log)
 
     async def _embed(self, upstream: Upstream) -> str:
+        from dragoman.simulator.script import Script, human_pace  # noqa: PLC0415
         from dragoman.simulator.server import Simulator  # noqa: PLC0415  imported only if used
 
-        settings = upstream.simulator
-        simulator = Simulator(upstream.dialect.name, profile=settings.profile, script=settings.script)
+        settings, rate = upstream.simulator, upstream.simulator.tokens_per_second
+        script = settings.script or (Script(pace=human_pace(rate)) if rate else None)
+        simulator = Simulator(upstream.dialect.name, profile=settings.profile, script=script)
         await self._embedded.enter_async_context(simulator)
         return simulator.url
 
@@ -73,7 +75,7 @@ class Upstreams:
 
     async def close_credentials(self) -> None:
         """Stop fetching lists, and let logins finish a renewal in progress. The HTTP client must still be open."""
-        await self.catalog.aclose()
+        await self.catalogue.aclose()
         for backend in self.backends:
             await backend.close_credentials()
 

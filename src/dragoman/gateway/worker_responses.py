@@ -68,8 +68,8 @@ class WorkerResponses:
     async def forget(self, owner: str, response_id: str) -> None:
         """Let all siblings remove a response. One that does not answer in time gets the message again later."""
         message = jsonio.encode(_ForgottenResponse(owner, response_id))
-        telling = [self._siblings.start(_tell(each, message)) for each in self._siblings.each]
-        await asyncio.wait(telling, timeout=ANSWER_SECONDS)
+        tasks = [self._siblings.start(_send_forget(each, message)) for each in self._siblings.each]
+        await asyncio.wait(tasks, timeout=ANSWER_SECONDS)
 
     # --- from the siblings
 
@@ -86,13 +86,13 @@ class WorkerResponses:
 
 
 async def _ask(sibling: Sibling, question: bytes, count: Callable[[int], None]) -> FoundResponses:
-    answer = await sibling.ask(FIND, question, _MAX_ANSWER_BYTES, count)
+    answer = await sibling.request(FIND, question, _MAX_ANSWER_BYTES, count)
     found: FoundResponses = pickle.loads(answer) if answer else NOTHING_FOUND
     return found
 
 
-async def _tell(sibling: Sibling, message: bytes) -> None:
-    await sibling.tell(FORGET, message)
+async def _send_forget(sibling: Sibling, message: bytes) -> None:
+    await sibling.request_with_retries(FORGET, message)
 
 
 def _joined(one: FoundResponses, other: FoundResponses) -> FoundResponses:

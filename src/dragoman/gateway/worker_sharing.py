@@ -44,7 +44,7 @@ class WorkerSharing(AbstractAsyncContextManager["WorkerSharing"]):
         """Learn the present cooldowns from all siblings that run. Call it when the saved cooldowns are loaded."""
         self._has_joined = True
         message = jsonio.encode(self._cooldowns.events())
-        answers = await asyncio.gather(*(each.ask(COOLDOWNS, message) for each in self._siblings.each))
+        answers = await asyncio.gather(*(each.request(COOLDOWNS, message) for each in self._siblings.each))
         for answer in filter(None, answers):
             self._cooldowns.apply(_read_events(answer))
 
@@ -66,7 +66,9 @@ class WorkerSharing(AbstractAsyncContextManager["WorkerSharing"]):
         try:
             while events := self._unsent[sibling]:
                 self._unsent[sibling] = {}
-                if (answer := await sibling.tell(COOLDOWNS, jsonio.encode([*events.values()]))) is not None:
+                if (
+                    answer := await sibling.request_with_retries(COOLDOWNS, jsonio.encode([*events.values()]))
+                ) is not None:
                     self._cooldowns.apply(_read_events(answer))
         finally:
             del self._unsent[sibling]
