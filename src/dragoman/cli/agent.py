@@ -1,6 +1,6 @@
 """`dragoman agent`: send a question to a model that may call Python functions as tools.
 
-Without --upstream, the model is the simulator's, in this process: no network and no account is needed.
+Without --dialect, the model is the simulator's, in this process: no network and no account is needed.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli.terminal import one_line, plain, print_notice
+from dragoman.cli.terminal import EXIT_LOGIN_NEEDED, CommandError, one_line, plain, print_notice
 from dragoman.errors import LocalMisuse, Reset
 from dragoman.wire import jsonio
 
 if TYPE_CHECKING:
-    from dragoman.agent import Client, Watched
+    from dragoman.agent import Client, RunEvent
     from dragoman.wire.http import HttpRequest, HttpResponse
 
 _EMBEDDED = "sim-model"
-_KEY_HEADERS = {"anthropic": "x-api-key"}  # all others: authorization: Bearer
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -32,20 +31,20 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--tool", action="append", default=[], metavar="MODULE:FUNCTION", help="a function that the model may call"
     )
     parser.add_argument(
-        "--upstream",
+        "--dialect",
         default="",
-        metavar="DIALECT",
-        help="bedrock, or any dialect with --url (default: a small embedded model)",
+        metavar="D",
+        help="the API to use: bedrock, or any dialect with --url (default: a small embedded model)",
     )
     parser.add_argument(
-        "--url", default="", help="the address of the upstream (default for bedrock: that of the region)"
+        "--url", default="", help="the address of the service (default for bedrock: that of the region)"
     )
     parser.add_argument("--model", default="", help="the model's id")
     parser.add_argument(
         "--key-env",
-        default="DRAGOMAN_KEY",
+        default="",
         metavar="NAME",
-        help="the environment variable that holds the key (default: DRAGOMAN_KEY)",
+        help="the environment variable that holds the key (default for bedrock: what the AWS tools use; else no key)",
     )
     parser.add_argument("--region", default="", help="the AWS region, for bedrock (default: that of the AWS tools)")
     parser.add_argument("--profile", default="", help="the AWS profile, for bedrock (default: that of the AWS tools)")
@@ -66,7 +65,7 @@ def run(arguments: Namespace) -> int:
     runner = AgentRunner(
         _client(arguments),
         [_function(place) for place in arguments.tool],
-        model=arguments.model or ("" if arguments.upstream else _EMBEDDED),
+        model=arguments.model or ("" if arguments.dialect else _EMBEDDED),
         system=arguments.system,
         stream=not arguments.no_stream,
         max_steps=arguments.max_steps,
@@ -104,23 +103,27 @@ def _function(place: str) -> Callable[..., Any]:
 def _client(arguments: Namespace) -> Client:
     from dragoman.agent import BedrockClient, DialectClient, HttpSender
 
-    if not arguments.upstream:
+    if not arguments.dialect:
         return DialectClient("bedrock", embedded)
-    if arguments.upstream == "bedrock" and not os.environ.get(arguments.key_env):
+    if arguments.dialect == "bedrock" and not arguments.key_env:
         return BedrockClient(
             arguments.model, region=arguments.region, profile=arguments.profile, endpoint_url=arguments.url
         )
     if not arguments.url:
-        raise LocalMisuse(f"--upstream {arguments.upstream} needs an address: add --url URL")
-    return DialectClient(arguments.upstream, HttpSender(arguments.url), arguments.model, _signer(arguments))
+        raise LocalMisuse(f"--dialect {arguments.dialect} needs an address: add --url URL")
+    return DialectClient(arguments.dialect, HttpSender(arguments.url), arguments.model, _signer(arguments))
 
 
 def _signer(arguments: Namespace) -> Callable[[HttpRequest], HttpRequest]:
     """Return a function that adds the key of --key-env to a request, in the header that the dialect uses."""
     from msgspec import structs
 
-    key = os.environ.get(arguments.key_env, "")
-    header = _KEY_HEADERS.get(arguments.upstream, "authorization")
+    import dragoman.dialects as registry
+
+    header = registry.get(arguments.dialect).key_header
+    key = os.environ.get(arguments.key_env, "") if arguments.key_env else ""
+    if arguments.key_env and not key:
+        raise CommandError(f"--key-env: environment variable {arguments.key_env} is not set.", EXIT_LOGIN_NEEDED)
     value = f"Bearer {key}" if header == "authorization" else key
 
     def sign(request: HttpRequest) -> HttpRequest:
@@ -162,19 +165,19 @@ class _StepPrinter:
     def __init__(self) -> None:
         self._open = ""  # the prefix of the unfinished line
 
-    def show(self, event: Watched) -> None:
-        from dragoman.agent import Answered, Asked, Called, Said, Thought
+    def show(self, event: RunEvent) -> None:
+        from dragoman.agent import ReasoningReceived, StepStarted, TextReceived, ToolEnded, ToolStarted
 
         match event:
-            case Asked(step):
+            case StepStarted(step):
                 self._line(f"step {step}")
-            case Said(text):
+            case TextReceived(text):
                 self._piece("  ", text)
-            case Thought(text):
+            case ReasoningReceived(text):
                 self._piece("  (thinking) ", text)
-            case Called(_, name, arguments):
+            case ToolStarted(_, name, arguments):
                 self._line(f"  call {name} {arguments}")
-            case Answered(_, name, content, is_error, seconds):
+            case ToolEnded(_, name, content, is_error, seconds):
                 self._line(f"  {'failed' if is_error else 'result'} {name} ({seconds:.1f}s) {one_line(content, 200)}")
             case _:
                 self._line("")

@@ -1,4 +1,4 @@
-"""`dragoman auth`: log in to Kiro, and list, import and refresh the logins of this machine."""
+"""`dragoman auth`: log in to Kiro and out, and list, import and refresh the logins of this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datetime import datetime
 
 from msgspec import structs
 
-from dragoman.cli.terminal import EXIT_LOGIN_NEEDED, plain, print_error
+from dragoman.cli.terminal import EXIT_LOGIN_NEEDED, notice_if_slow, plain, print_error, say
 from dragoman.errors import DragomanError
 from dragoman.upstream.credentials import CredentialFault, Fetch, SecretText, open_fetch
 from dragoman.upstream.kiro.atomic_files import file_lock
@@ -22,19 +22,20 @@ from dragoman.upstream.kiro.logins import (
     FoundLogin,
     KiroPaths,
     find_logins,
-    is_practice_login,
+    is_simulated_login,
     link_document,
     open_store,
 )
 from dragoman.upstream.kiro.service import Profile, list_profiles
 from dragoman.upstream.kiro.sign_in import DeviceLogin, LoginPrompt
-from dragoman.upstream.kiro.stores import ApiKeyStore, OwnStore
+from dragoman.upstream.kiro.stores import ApiKeyStore, OwnStore, read_document
 from dragoman.upstream.kiro.token import (
     BUILDER_ID,
     DEFAULT_REGION,
     Document,
     Endpoints,
     Token,
+    first_text,
     is_loopback,
     region_of_arn,
     render_token,
@@ -48,7 +49,7 @@ _KINDS = {"social": "Google or GitHub", "idc": "IAM Identity Center", "external_
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `dragoman auth`."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="login | list | import | refresh")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="login | list | import | refresh | logout")
     login = actions.add_parser("login", help="log in with a code that you confirm in a browser")
     login.add_argument(
         "--region", default=DEFAULT_REGION, help=f"the region of the sign-in service (default: {DEFAULT_REGION})"
@@ -83,17 +84,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="own|ide|cli[:…]",
         help="the login to refresh (default: the first found)",
     )
-    for action in (login, taken):
+    left = actions.add_parser("logout", help="remove a login of Dragoman from this machine")
+    for action in (login, taken, left):
         action.add_argument("--name", default=DEFAULT_LOGIN, help=f"the name of the login (default: {DEFAULT_LOGIN})")
+    for action in (login, listed, taken, renewed, left):
+        action.add_argument("provider", choices=["kiro"], nargs="?", default="kiro", help="the default is kiro")
     for action in (login, listed, taken, renewed):
-        optional = {"nargs": "?", "default": "kiro"} if action is listed else {}
-        action.add_argument("provider", choices=["kiro"], **optional)  # type: ignore[arg-type]
         action.add_argument("--endpoint", default="", metavar="URL", help="the simulator's address, instead of AWS")
+    left.set_defaults(endpoint="")
 
 
 def run(arguments: Namespace) -> int:
     """Run `dragoman auth`; return the exit status."""
-    actions = {"login": _log_in, "list": _list, "import": _import, "refresh": _refresh}
+    actions = {"login": _log_in, "list": _list, "import": _import, "refresh": _refresh, "logout": _log_out}
     try:
         if arguments.endpoint and not is_loopback(arguments.endpoint):
             return print_error(
@@ -113,7 +116,7 @@ async def _log_in(arguments: Namespace) -> int:
     store = OwnStore(KiroPaths().own_file(arguments.name))
     if arguments.profile_arn and not region_of_arn(arguments.profile_arn):
         return print_error(f"--profile-arn: {arguments.profile_arn!r} is not the ARN of a profile.", 2)
-    if arguments.endpoint and store.path.exists() and not is_practice_login(store.path):
+    if arguments.endpoint and store.path.exists() and not is_simulated_login(store.path):
         hint = "Add --name practice to keep both."
         return print_error(f"a login named {arguments.name!r} for the real service exists. {hint}", 2)
     endpoints = _endpoints(arguments)
@@ -177,15 +180,16 @@ async def _store(store: OwnStore, document: Document) -> None:
 
 
 async def _list(arguments: Namespace) -> int:
-    async with open_fetch(os.environ) as fetch:
-        rows = [await _describe(login, fetch, arguments) for login in find_logins(KiroPaths())]
+    with notice_if_slow("asking the service for the quota"):
+        async with open_fetch(os.environ) as fetch:
+            rows = [await _describe(login, fetch, arguments) for login in find_logins(KiroPaths())]
     if arguments.json:
         sys.stdout.write(jsonio.encode_pretty(rows).decode() + "\n")
     elif not rows:
         _print_message("There is no Kiro login on this machine. Run `dragoman auth login kiro`.")
     else:
         for row in rows:
-            print(plain(_line(row)))
+            say(plain(_line(row)), rest="    ")
     return 0
 
 
@@ -217,7 +221,7 @@ def _validity(row: dict[str, Json]) -> str:
     ends = row.get("expires_at")
     if not isinstance(ends, (int, float)) or row["state"] == "expired":
         return ""
-    return f" until {datetime.fromtimestamp(ends).astimezone():%H:%M}"
+    return f" until {datetime.fromtimestamp(ends).astimezone():%Y-%m-%d %H:%M}"
 
 
 # --- import and refresh
@@ -278,7 +282,8 @@ async def _refresh(arguments: Namespace) -> int:
     async with open_fetch(os.environ) as fetch:
         store = open_store(arguments.source)
         credential = KiroCredential(store, fetch, name="kiro", endpoints=_endpoints(arguments))
-        await credential.renew()
+        with notice_if_slow("asking the sign-in service for a new token"):
+            await credential.renew()
         described = credential.describe()
     if described.get("kind") == "api_key":
         _print_message("An API key needs no refresh.")
@@ -289,6 +294,37 @@ async def _refresh(arguments: Namespace) -> int:
     return 0
 
 
+# --- logout
+
+
+async def _log_out(arguments: Namespace) -> int:
+    places = KiroPaths()
+    store = OwnStore(places.own_file(arguments.name))
+    if not os.path.lexists(store.path):
+        names = ", ".join(login.spec for login in find_logins(places)) or "none"
+        return print_error(
+            f"there is no login {arguments.name!r} of Dragoman (logins of this machine: {names}). Log out of the Kiro"
+            " IDE and of kiro-cli there.",
+            1,
+        )
+    shared = _shared_login(store)
+    async with file_lock(store.lock):
+        await asyncio.to_thread(store.remove)
+    kept = f" The login of {shared} itself stays; log out there to end it." if shared else ""
+    others = find_logins(places)
+    now_used = f"Now {others[0].spec} is the first login." if others else "No Kiro login is left on this machine."
+    _print_message(f"Removed {store.path}.{kept} {now_used}")
+    return 0
+
+
+def _shared_login(store: OwnStore) -> str:
+    """Return the login of another program that a file refers to; empty if it has a token of its own."""
+    try:
+        return first_text(read_document(store.path), "use")
+    except CredentialFault:
+        return ""
+
+
 # --- shared by the actions
 
 
@@ -297,4 +333,4 @@ def _endpoints(arguments: Namespace) -> Endpoints | None:
 
 
 def _print_message(text: str) -> None:
-    print(plain(text), file=sys.stderr, flush=True)
+    say(plain(text), sys.stderr)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from msgspec import structs
 
 import dragoman.dialects as registry
-from dragoman.cli.terminal import one_line, read_input
+from dragoman.cli.terminal import Paint, one_line, read_input, say, table_lines
 from dragoman.dialects.base import Dialect
-from dragoman.dialects.rulebook import Breach
+from dragoman.dialects.rulebook import Breach, DialectRule
 from dragoman.errors import DragomanError, MalformedRequest
 from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
@@ -30,7 +30,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--model", metavar="M", help="the model, for rules of one model, if the body does not name it")
     parser.add_argument("--strict", action="store_true", help="exit with status 3 for advice, too")
     parser.add_argument("--json", action="store_true", help="print the breaches as JSON")
-    parser.add_argument("--rules", action="store_true", help="print the dialect's rules as a table, and check nothing")
+    parser.add_argument(
+        "--rules",
+        action="store_true",
+        help="print the dialect's rules as a table (Markdown, if not on a terminal), and check nothing",
+    )
     parser.add_argument(
         "file", nargs="?", default="-", metavar="FILE|-", help="the file to read (default: standard input)"
     )
@@ -40,14 +44,18 @@ def run(arguments: Namespace) -> int:
     """Run `dragoman check`; return the exit status."""
     dialect = registry.get(arguments.dialect)
     if arguments.rules:
-        print("\n".join(table_of(dialect)))
+        if sys.stdout.isatty():
+            rows = [("RULE", "SEVERITY", "EVIDENCE", "WHAT IT DEMANDS"), *map(_cells, dialect.codec.rules())]
+            print("\n".join(table_lines(rows, Paint(sys.stdout))))
+        else:
+            print("\n".join(table_of(dialect)))
         return 0
     breaches = breaches_of(dialect, arguments.what, read_input(arguments.file), arguments.model or "")
     if arguments.json:
         print(jsonio.encode_pretty(breaches).decode())
     else:
         for breach in sorted(breaches, key=lambda breach: breach.severity != "error"):
-            print(one_line(_line(breach), 1000))
+            say(one_line(_line(breach), 1000))
     errors = sum(breach.severity == "error" for breach in breaches)
     if not errors:
         print(f"no breach of {dialect.name}'s rules", file=sys.stderr)
@@ -68,11 +76,14 @@ def _line(breach: Breach) -> str:
     return f"{advice}[{breach.rule}] {place}{breach.detail} ({breach.evidence})"
 
 
+def _cells(rule: DialectRule) -> tuple[str, str, str, str]:
+    return rule.name, rule.severity, rule.evidence, rule.sentence
+
+
 def table_of(dialect: Dialect) -> list[str]:
     """Return the rules of a dialect as lines of a Markdown table."""
-    rows = [
-        f"| `{rule.name}` | {rule.severity} | {rule.evidence} | {rule.sentence} |" for rule in dialect.codec.rules()
-    ]
+    cells = map(_cells, dialect.codec.rules())
+    rows = [f"| `{name}` | {severity} | {evidence} | {sentence} |" for name, severity, evidence, sentence in cells]
     return ["| rule | severity | evidence | what it demands |", "|---|---|---|---|", *rows]
 
 

@@ -4,7 +4,8 @@
 `dragoman run` starts clients with these settings; `serve` and `demo` print them as shell lines.
 
 In the texts of a row, {url} is the gateway's address, {key} its key, {model} the model to request and {small_model} the
-one for background work. Settings that need a model are left out while the upstreams serve the client's default models.
+one for background work, {window} the context window of these models in tokens. Settings that need a model are left out
+while the upstreams serve the client's default models.
 The text `{models}` becomes a table of all models. A value that is a dict is written as JSON.
 """
 
@@ -18,10 +19,11 @@ from pathlib import PurePath
 from msgspec import Struct
 
 import dragoman.dialects as registry
+from dragoman.cli.model_choice import ModelChoice
 from dragoman.gateway.config import Config
-from dragoman.gateway.listing import ModelEntry
+from dragoman.gateway.model_entries import ModelEntry
 from dragoman.gateway.model_names import is_small
-from dragoman.gateway.secrets import app_folders
+from dragoman.gateway.secrets import AppFolders, app_folders
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -41,6 +43,9 @@ class ClientSetup(Struct, frozen=True, kw_only=True):
     args: tuple[str, ...] = ()  # before the user's arguments
     model_env: Mapping[str, str] = {}
     model_args: tuple[str, ...] = ()
+    window_env: Mapping[str, str] = {}  # the context window of a model that it does not know
+    has_claude_aliases: bool = False  # the private gateway lists other models under names that Claude Code shows
+    has_catalogue: bool = False  # `run` gives it a catalogue of models (codex_catalogue.py)
     default_models: tuple[tuple[str, str], ...] = ()
     family: str = ""  # a word in the names of the models that it is made for
     needs_model: bool = False  # it has no default model that an upstream could serve
@@ -70,8 +75,18 @@ CLIENTS: tuple[ClientSetup, ...] = (
         name="claude",
         title="Claude Code",
         dialect="anthropic",
-        env={"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_AUTH_TOKEN": "{key}"},
-        model_env={"ANTHROPIC_MODEL": "{model}"},
+        env={
+            "ANTHROPIC_BASE_URL": "{url}",
+            "ANTHROPIC_AUTH_TOKEN": "{key}",
+            "CLAUDE_CODE_ENABLE_GATEWAY_MODEL_DISCOVERY": "1",  # its model picker lists the gateway's Claude models
+        },
+        model_env={
+            "ANTHROPIC_MODEL": "{model}",
+            "CLAUDE_CODE_SUBAGENT_MODEL": "{model}",
+            "ANTHROPIC_DEFAULT_FABLE_MODEL": "{model}",
+        },
+        window_env={"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "{window}"},  # otherwise it assumes a million
+        has_claude_aliases=True,
         default_models=(
             ("claude-opus-5-5", "ANTHROPIC_DEFAULT_OPUS_MODEL"),
             ("claude-sonnet-4-5", "ANTHROPIC_DEFAULT_SONNET_MODEL"),
@@ -98,6 +113,7 @@ CLIENTS: tuple[ClientSetup, ...] = (
         ),
         model_args=("-c", 'model="{model}"'),
         default_models=(("gpt-6.1-sol", ""),),
+        has_catalogue=True,
         family="gpt",
         install="npm install -g @openai/codex",
         note="it does not read OPENAI_BASE_URL",
@@ -193,8 +209,8 @@ ANY_COMMAND = ClientSetup(
     unset=("ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY"),
 )
 _AWS_LOGINS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE")
-_PLACEHOLDER = re.compile(r"\{(url|key|model|small_model)\}")
-_MOST_LISTED = 200  # models in a table: it is one environment variable
+_PLACEHOLDER = re.compile(r"\{(url|key|model|small_model|window)\}")
+_MAX_LISTED = 200  # models in a table: it is one environment variable
 
 
 def find_setup(command: str, environ: Mapping[str, str]) -> ClientSetup:
@@ -215,6 +231,8 @@ class ChildSetup(Struct, frozen=True):
     env: dict[str, str]
     args: tuple[str, ...]
     unset: tuple[str, ...]
+    model: str = ""  # that the client requests; empty: its own default models
+    listed: tuple[ModelEntry, ...] = ()
 
 
 def fill_setup(
@@ -222,30 +240,30 @@ def fill_setup(
     *,
     url: str,
     key: str,
-    model: str,
-    small_model: str = "",
+    choice: ModelChoice,
     requested: str = "",
     is_served: Callable[[str], bool] = lambda name: True,
     listed: Sequence[ModelEntry] = (),
 ) -> ChildSetup:
     """Fill in the placeholders of a client's settings.
 
-    `requested` is the model that the user chose; `model` replaces default models for which `is_served` is false, and
-    `small_model` the small ones among them.
+    `requested` is the model that the user chose; the model of `choice` replaces default models for which `is_served` is
+    false, and its small model the small ones among them.
     """
     unserved = [(name, variable) for name, variable in setup.default_models if not is_served(name)]
-    chosen = requested or (model if unserved or setup.needs_model else "")
-    small = small_model or chosen
-    values = {"url": url, "key": key, "model": chosen, "small_model": small}
+    chosen = requested or (choice.model if unserved or setup.needs_model else "")
+    small = choice.small_model or chosen
+    values = {"url": url, "key": key, "model": chosen, "small_model": small, "window": str(choice.window)}
     table = _models_table(listed, chosen, small)
     env = {name: _render(value, values, table) for name, value in setup.env.items()}
     args = setup.args
     if chosen:
-        env |= {name: _fill(value, values) for name, value in setup.model_env.items()}
+        texts = {**setup.model_env, **(setup.window_env if choice.window else {})}
+        env |= {name: _fill(value, values) for name, value in texts.items()}
         env |= {variable: small if is_small(name) else chosen for name, variable in unserved if variable}
         args = (*args, *setup.model_args)
     unset = tuple(name for name in setup.unset if name not in env)
-    return ChildSetup(env, tuple(_fill(word, values) for word in args), unset)
+    return ChildSetup(env, tuple(_fill(word, values) for word in args), unset, chosen, tuple(listed))
 
 
 def _render(value: Json, values: Mapping[str, str], table: Json) -> str:
@@ -269,7 +287,7 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
 def _models_table(listed: Sequence[ModelEntry], *chosen: str) -> Json:
     """Return the table of models in opencode's form: with limits only where both are known."""
     table: dict[str, Json] = {name: {"name": name} for name in chosen if name}
-    for model in listed[:_MOST_LISTED]:
+    for model in listed[:_MAX_LISTED]:
         entry: dict[str, Json] = {"name": model.name}
         if model.window and model.longest_answer:
             entry["limit"] = {"context": model.window, "output": model.longest_answer}
@@ -285,10 +303,10 @@ _SHOWN = ("claude", "codex")
 
 
 class SetupLine(Struct, frozen=True):
-    """The shell line that makes one client use a gateway."""
+    """The shell line that makes one client use a gateway, as words that are quoted already."""
 
     name: str
-    line: str
+    words: tuple[str, ...]
     hint: str = ""
 
 
@@ -299,7 +317,7 @@ def shell_key(config: Config, environ: Mapping[str, str]) -> str:
     """
     key = config.server.key
     if key is None:
-        return f'"$(cat {shlex.quote(str(app_folders(environ).key_file))})"'
+        return f'"$(cat {_shell_path(app_folders(environ))})"'
     scheme, _, rest = key.shown.partition(":")
     match scheme:
         case "env":
@@ -313,6 +331,14 @@ def shell_key(config: Config, environ: Mapping[str, str]) -> str:
             return ""
 
 
+def _shell_path(folders: AppFolders) -> str:
+    """Return the path of the key file for a shell, with ~ for the home folder, which makes it short."""
+    file = folders.key_file
+    if folders.home.parts[1:] and file.is_relative_to(folders.home):
+        return f"~/{shlex.quote(str(file.relative_to(folders.home)))}"
+    return shlex.quote(str(file))
+
+
 def setup_lines(url: str, config: Config, environ: Mapping[str, str]) -> list[SetupLine]:
     """Return the lines for a gateway at this address."""
     key = shell_key(config, environ) or "YOUR_SERVER_KEY"
@@ -323,14 +349,14 @@ def setup_lines(url: str, config: Config, environ: Mapping[str, str]) -> list[Se
 
 def _client(setup: ClientSetup, url: str, key: str) -> SetupLine:
     """Return the line of one client: a client is started by it, an SDK reads the variables that it exports."""
-    child_setup = fill_setup(setup, url=url, key=KEY_PLACEHOLDER, model="")
+    child_setup = fill_setup(setup, url=url, key=KEY_PLACEHOLDER, choice=ModelChoice())
     words = assignments(child_setup, key)
     if setup in SDKS:
         words = ["export", *words]
     else:
         unset = ["env", "-u", child_setup.unset[0]] if child_setup.unset else []
         words = [*unset, *words, setup.name, *map(shlex.quote, child_setup.args)]
-    return SetupLine(setup.title, " ".join(words), setup.note.replace("{url}", url))
+    return SetupLine(setup.title, tuple(words), setup.note.replace("{url}", url))
 
 
 def assignments(child_setup: ChildSetup, key: str) -> list[str]:

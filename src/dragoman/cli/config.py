@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from dragoman.cli.terminal import EXIT_LOGIN_NEEDED, plain, print_error, print_notice
+from dragoman.cli.terminal import EXIT_BAD_CONFIG, EXIT_LOGIN_NEEDED, plain, print_error, print_notice, say
 from dragoman.gateway.config import Config, LoadedConfig, find_file, load_with_origins
 from dragoman.gateway.layers import ConfigError, Problem
 from dragoman.gateway.secrets import SecretUnavailable, app_folders, gateway_key
@@ -54,16 +54,16 @@ def _check(arguments: Namespace) -> int:
         if arguments.json:
             _print_json(False, error.problems, ())
         else:
-            print(plain(error), file=sys.stderr)
-        return 3
+            say(plain(error), sys.stderr)
+        return EXIT_BAD_CONFIG
     missing, is_usable = _missing_credentials(loaded.config)
     warnings = (*loaded.config.warnings, *missing)
     if arguments.json:
         _print_json(True, (), warnings)
         return 0 if is_usable else EXIT_LOGIN_NEEDED
     for warning in warnings:
-        print(f"warning: {plain(warning)}", file=sys.stderr)
-    print(_summary(loaded), file=sys.stderr)
+        say(f"warning: {plain(warning)}", sys.stderr)
+    say(_summary(loaded), sys.stderr)
     if not is_usable:
         return print_error("no upstream can be used: each lacks its key or login.", EXIT_LOGIN_NEEDED)
     return 0
@@ -115,7 +115,7 @@ def _show(arguments: Namespace) -> int:
     try:
         loaded = load_with_origins(arguments.config, os.environ)
     except ConfigError as error:
-        return print_error(error, 1)
+        return print_error("the configuration is not valid.", EXIT_BAD_CONFIG, error)
     lines = show.setting_lines(loaded.leaves)
     if arguments.json:
         rows = [{"key": line.key, "value": line.value, "origin": str(line.origin)} for line in lines]

@@ -8,14 +8,16 @@ from argparse import ArgumentParser, Namespace
 from urllib.parse import urlencode
 
 from dragoman.cli.status import add_gateway_options, admin_socket, no_gateway, objects_in, query_admin, render_cooldown
-from dragoman.cli.terminal import print_error, replace_unencodable
+from dragoman.cli.terminal import print_error, replace_unencodable, say
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `dragoman cooldown`."""
-    parser.add_argument("action", choices=("list", "clear"), help="clear: end the cooldowns now")
+    parser.add_argument(
+        "action", nargs="?", choices=("list", "clear"), default="list", help="clear: end the cooldowns now"
+    )
     parser.add_argument("upstream", nargs="?", default="", metavar="UPSTREAM", help="only this upstream")
     add_gateway_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -37,10 +39,10 @@ def run(arguments: Namespace) -> int:
         print(jsonio.encode_pretty(listed).decode())
     else:
         now = time.time()
-        print(
-            "\n".join(f"{row.get('upstream')}: {render_cooldown(row, now)}" for row in listed)
-            or "no upstream is in cooldown"
-        )
+        for row in listed:
+            say(f"{row.get('upstream')}: {render_cooldown(row, now)}")
+        if not listed:
+            print("no upstream is in cooldown")
     return 0
 
 

@@ -1,24 +1,36 @@
 """`dragoman demo`: run two conversations with tools through a gateway, and show both sides of each request.
 
-The gateway and two simulated services run in this process, so the demo needs no account and only loopback.
+The gateway and two simulated services run in this process, so the demo needs no account and only loopback. On a
+terminal the services stream as fast as a person reads, and the text appears as the client receives it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import zip_longest
 from pathlib import Path
 
 from dragoman.cli.client_setup import setup_lines
-from dragoman.cli.terminal import CommandError, Paint, one_line, replace_unencodable, width
+from dragoman.cli.json_lines import NARROW, flat_json, hide_fields, side_by_side, value_lines
+from dragoman.cli.layout import display_width, fold, shell_lines
+from dragoman.cli.terminal import (
+    CommandError,
+    Paint,
+    columns_of,
+    one_line,
+    plain,
+    replace_unencodable,
+    say,
+    width,
+)
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.config import build_config, load_config
 from dragoman.gateway.layers import ConfigError
@@ -65,6 +77,10 @@ raw_tools = "auto"
 """
 
 
+_LABEL = 23  # columns of the labels of a turn
+_DELAY = 0.025  # seconds between the pieces of a reply, on a terminal
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `dragoman demo`."""
     parser.add_argument("--brief", action="store_true", help="show the replies and the notes, without the requests")
@@ -76,11 +92,11 @@ def run(arguments: Namespace) -> int:
     began = time.monotonic()
     with _running_demo(arguments.brief) as demo:
         demo.title("Dragoman: a gateway with two simulated services", "no account, no network")
-        good = [_anthropic_to_kiro(demo), _openai_to_kimi(demo)]
-    took = f"({time.monotonic() - began:.1f} s)"
-    demo.say(f"\nBoth tool calls arrived complete. {took}" if all(good) else "\nA tool call was lost.")
+        are_complete = [_anthropic_to_kiro(demo), _openai_to_kimi(demo)]
+    duration = f"({time.monotonic() - began:.1f} s)"
+    demo.say(f"\nBoth tool calls arrived complete. {duration}" if all(are_complete) else "\nA tool call was lost.")
     _print_next_steps(demo)
-    return 0 if all(good) else 1
+    return 0 if all(are_complete) else 1
 
 
 # --- the two conversations
@@ -103,7 +119,6 @@ def _anthropic_to_kiro(demo: Demo) -> bool:
     }
     events = demo.turn("/v1/messages", body, demo.kiro, "Kiro", "an AWS event stream")
     call = _anthropic_call(events)
-    demo.show_received("tool_use", call)
     if call is None:
         return False
     messages += [
@@ -112,8 +127,7 @@ def _anthropic_to_kiro(demo: Demo) -> bool:
     ]
     demo.say("\nThe client runs the tool and sends its result.")
     events = demo.turn("/v1/messages", body, demo.kiro, "Kiro", "an AWS event stream")
-    text = "".join(str(_at(event, "delta", "text") or "") for event in events)
-    demo.show_received("text", text)
+    text = "".join(map(_text_delta, events))
     return call["input"] == {"city": "Oslo"} and "4 °C" in text
 
 
@@ -127,8 +141,6 @@ def _openai_to_kimi(demo: Demo) -> bool:
     body: dict[str, Json] = {"model": "kimi-k2", "stream": True, "tools": tools, "messages": messages}
     events = demo.turn("/v1/chat/completions", body, demo.kimi, "Kimi's server", "text", raw_text=_RAW)
     text, call = _openai_message(events)
-    demo.show_received("text", text)
-    demo.show_received("tool_calls", call)
     if call is None:
         return False
     messages += [
@@ -136,9 +148,13 @@ def _openai_to_kimi(demo: Demo) -> bool:
         {"role": "tool", "tool_call_id": call["id"], "content": _WEATHER},
     ]
     demo.say("\nThe client runs the tool and sends its result.")
-    events = demo.turn("/v1/chat/completions", body, demo.kimi, "Kimi's server", "text")
-    demo.show_received("text", _openai_message(events)[0])
+    demo.turn("/v1/chat/completions", body, demo.kimi, "Kimi's server", "text")
     return "<|" not in text and _at(call, "function", "name") == "get_weather"
+
+
+def _text_delta(event: Json) -> str:
+    """Return the text that an event of either dialect adds to the reply."""
+    return str(_at(event, "delta", "text") or _at(event, "choices", 0, "delta", "content") or "")
 
 
 def _anthropic_call(events: Sequence[Json]) -> dict[str, Json] | None:
@@ -152,7 +168,7 @@ def _anthropic_call(events: Sequence[Json]) -> dict[str, Json] | None:
 
 def _openai_message(events: Sequence[Json]) -> tuple[str, dict[str, Json] | None]:
     deltas = [delta for event in events if (delta := _at(event, "choices", 0, "delta"))]
-    text = "".join(str(_at(delta, "content") or "") for delta in deltas)
+    text = "".join(map(_text_delta, events))
     pieces = [piece for delta in deltas if (piece := _at(delta, "tool_calls", 0))]
     if not pieces:
         return text, None
@@ -184,8 +200,9 @@ class _RecordingLog(AccessLog):
         super().__init__(Redactor(), level="error")
         self.records: list[Record] = []
 
-    def request(self, record: Record) -> None:
+    def request(self, record: Record) -> bytes:
         self.records.append(record)
+        return b""
 
 
 class Demo:
@@ -204,7 +221,8 @@ class Demo:
 
     def say(self, text: str) -> None:
         """Print a line."""
-        print(text, flush=True)
+        say(text)
+        sys.stdout.flush()
 
     def title(self, text: str, more: str) -> None:
         """Print the title, with a remark in parentheses."""
@@ -219,53 +237,77 @@ class Demo:
     def turn(
         self, path: str, body: dict[str, Json], service: Simulator, name: str, form: str, raw_text: str = ""
     ) -> list[Json]:
-        """Send one request, print both sides of it, and return the events of the response."""
+        """Send one request, print both sides of it and the reply as it arrives, and return its events."""
         before = len(self._log.records)
-        status, raw = self._post(path, body)
+        pieces = self._post(path, body)
         received = service.requests[-1]
-        record = self._record(before)
         if not self._brief:
             self._requests(path, body, received, name)
-        self.say(f"{self._label(f'{name} responds')} {form}, {received.sent} bytes; the client gets status {status}")
         if raw_text:
-            self.say(f"  {self._paint(raw_text, 'yellow')}")
+            self._row(f"{name} writes", raw_text, "yellow")
+        events = self._receive(pieces)
+        received.wait()
+        self._row(f"{name} responded", f"{form}, {received.sent} bytes")
+        record = self._record(before)
         self._notes(record.notes if record else ())
-        return [jsonio.decode(line[6:]) for line in raw.splitlines() if line.startswith(b"data: {")]
+        return events
 
-    def show_received(self, what: str, value: Json) -> None:
-        """Print a part of the response that the client gets."""
-        text = one_line(value if isinstance(value, str) else jsonio.encode(value).decode(), 400)
-        paint = self._paint
-        self.say(f"{self._label('the client gets')} {paint(what, 'green', 'bold')} {paint(text, 'green')}")
+    def _receive(self, pieces: Iterable[bytes]) -> list[Json]:
+        """Print the text of a reply as it arrives, then its tool calls, and return its events."""
+        text = _LiveText(f"{self._label('the client gets')} ", columns_of(sys.stdout), self._paint)
+        events: list[Json] = []
+        for line in _lines(pieces):
+            if line.startswith(b"data: {"):
+                event = jsonio.decode(line[6:])
+                events.append(event)
+                text.write(_text_delta(event))
+        text.close()
+        for what, call in (("tool_use", _anthropic_call(events)), ("tool_calls", _openai_message(events)[1])):
+            if call is not None:
+                self._row("the client gets", f"{what} {one_line(flat_json(call), 400)}", "green")
+        return events
 
     def _label(self, text: str) -> str:
-        return self._paint(f"{text:<22}", "bold")
+        return self._paint(f"{text:<{_LABEL}}", "bold")
+
+    def _row(self, label: str, text: str, *styles: str) -> None:
+        columns, room = columns_of(sys.stdout), _LABEL + 1
+        indent = room if columns is None or columns > 2 * room else 2
+        first, *more = fold(text, columns, first=" " * room, rest=" " * indent, cuts=True)
+        print(f"{self._label(label)} {self._paint(first[room:], *styles)}")
+        for line in more:
+            print(f"{line[:indent]}{self._paint(line[indent:], *styles)}")
+        sys.stdout.flush()
 
     def _requests(self, path: str, body: Json, received: ReceivedRequest, name: str) -> None:
-        half = (self._width - 3) // 2
+        is_narrow = self._width < NARROW
+        half = self._width - 2 if is_narrow else (self._width - 3) // 2
         hidden = ("tools",) if name in self._shown else ()  # shown once, because every turn repeats them
         self._shown.add(name)
-        left = [f"the client sends  POST {path}", *sketch(hide_fields(body, hidden), half)]
-        right = [f"{name} gets  {received.method} {received.path}", *sketch(hide_fields(received.json, hidden), half)]
-        self.say("")
+        left = [f"the client sends  POST {path}", *value_lines(hide_fields(body, hidden), half)]
+        right = [
+            f"{name} gets  {received.method} {received.path}",
+            *value_lines(hide_fields(received.json, hidden), half),
+        ]
+        print()
         for line in side_by_side(left, right, self._width, self._paint):
-            self.say(line)
-        self.say("")
+            print(line)
+        print(flush=True)
 
     def _notes(self, notes: Sequence[Note]) -> None:
         if not notes:
-            self.say(f"{self._label('notes')} none; only the format changed")
+            self._row("notes", "none; only the format changed")
         for index, note in enumerate(notes):
-            self.say(f"{self._label('' if index else f'notes ({len(notes)})')} {one_line(note, 400)}")
+            self._row("" if index else f"notes ({len(notes)})", one_line(note, 400))
 
-    def _post(self, path: str, body: Json) -> tuple[int, bytes]:
+    def _post(self, path: str, body: Json) -> Iterator[bytes]:
         headers = (("authorization", f"Bearer {self._running.key}"), ("content-type", "application/json"))
         request = HttpRequest("POST", path, headers=headers, body=jsonio.encode(body))
         response, pieces = send(self._running.url, request, timeouts=HttpTimeouts(head=30.0, idle=30.0))
-        raw = b"".join(pieces)
         if response.status != 200:
+            raw = b"".join(pieces)
             raise CommandError(f"the gateway responded with status {response.status}: {raw.decode(errors='replace')}")
-        return response.status, raw
+        return pieces
 
     def _record(self, before: int) -> Record | None:
         """Return the record of the last request; it is written just after the response."""
@@ -275,13 +317,56 @@ class Demo:
         return self._log.records[-1] if len(self._log.records) > before else None
 
 
+class _LiveText:
+    """Prints text as it arrives, wrapped at words if there are `columns`; `label` comes before its beginning."""
+
+    def __init__(self, label: str, columns: int | None, paint: Paint) -> None:
+        self._label, self._columns, self._paint = label, columns, paint
+        self._used = 0  # columns of the open line; 0: nothing was printed
+        self._word = ""  # that may not be complete
+
+    def write(self, text: str) -> None:
+        """Print the words of a piece of the text; its last word waits for its end."""
+        *words, self._word = re.split(r"(?= )", self._word + plain(text).replace("\n", " "))
+        for word in words:
+            self._print(word)
+
+    def close(self) -> None:
+        """Print what is left."""
+        self._print(self._word)
+        if self._used:
+            print(flush=True)
+
+    def _print(self, word: str) -> None:
+        if not word:
+            return
+        if not self._used:
+            print(f"{self._label}{self._paint('text', 'green')} ", end="")
+            self._used = display_width(self._label) + len("text ")
+        elif self._columns is not None and self._used + display_width(word) > self._columns:
+            indent = " " * (_LABEL + 1 if self._columns > 2 * (_LABEL + 1) else 2)
+            print(f"\n{indent}", end="")
+            self._used, word = len(indent), word.lstrip(" ")
+        print(self._paint(word, "green"), end="", flush=True)
+        self._used += display_width(word)
+
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a body as they arrive."""
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+
+
 @contextmanager
 def _running_demo(brief: bool) -> Iterator[Demo]:
     log = _RecordingLog()
+    pace = f"[pace]\nchunk = 4\ndelay = {_DELAY}\n" if columns_of(sys.stdout) is not None else ""
     with (
         tempfile.TemporaryDirectory(prefix="dragoman-demo-") as folder,
-        running_simulator("kiro", profile="paranoid") as kiro,
-        running_simulator("openai", script=parse_script(_TURNS)) as kimi,
+        running_simulator("kiro", profile="paranoid", script=parse_script(pace)) as kiro,
+        running_simulator("openai", script=parse_script(pace + _TURNS)) as kimi,
     ):
         text = _CONFIG.format(kiro=kiro.url, kimi=kimi.url)
         # With this environment, the user's configuration does not change the demo.
@@ -297,13 +382,18 @@ def _print_next_steps(demo: Demo) -> None:
         config = build_config("", None, os.environ, {}).config
     host = f"[{config.server.host}]" if ":" in config.server.host else config.server.host
     demo.section("→", "Use it", "start the gateway, then a client; without a configuration the simulator is used")
-    rows = [("the gateway", f"{_command()} serve", "")]
-    rows += [(c.name, c.line, c.hint) for c in setup_lines(f"http://{host}:{config.server.port}", config, os.environ)]
-    paint = Paint(sys.stdout)
-    for name, line, hint in rows:
-        demo.say(f"{paint(name, 'bold')}{paint(f'  {hint}', 'dim') if hint else ''}\n  {line}")
+    paint, columns, command = Paint(sys.stdout), columns_of(sys.stdout), _command()
+    rows: list[tuple[str, Sequence[str], str]] = [
+        ("the gateway", (command, "serve"), ""),
+        ("a client", (command, "run", "claude"), "sets it up and starts it; or codex, opencode, gemini …"),
+    ]
+    address = f"http://{host}:{config.server.port}"
+    rows += [(each.name, each.words, each.hint) for each in setup_lines(address, config, os.environ)]
+    for name, words, hint in rows:
+        demo.say(f"{paint(name, 'bold')}{paint(f'  {hint}', 'dim') if hint else ''}")
+        print("\n".join(shell_lines(words, columns)))
     demo.say(
-        f"\nA real service needs three lines of configuration (docs/configuration.md). {_command()} doctor checks them."
+        f"\nA real service needs three lines of configuration (docs/configuration.md). {command} doctor checks them."
     )
 
 
@@ -313,63 +403,3 @@ def _command() -> str:
     if shutil.which("dragoman") or not called or called.endswith(".py"):
         return "dragoman"
     return shlex.quote(called)
-
-
-# --- readable JSON: short values on one line, long texts cut, two values side by side
-
-
-_NARROW = 90  # columns; below that, the two sides are printed one after the other
-_LONGEST = 40
-
-
-def sketch(value: Json, width: int, indent: int = 0, before: str = "", after: str = "") -> Iterator[str]:
-    """Yield the lines of a value, each at most `width` characters long."""
-    flat = f"{' ' * indent}{before}{_flat(value)}{after}"
-    if len(flat) <= width or not isinstance(value, dict | list) or not value:
-        yield flat if len(flat) <= width else f"{flat[: width - 1]}…"
-        return
-    begin, end = ("{", "}") if isinstance(value, dict) else ("[", "]")
-    yield f"{' ' * indent}{before}{begin}"
-    last = len(value) - 1
-    items = value.items() if isinstance(value, dict) else (("", item) for item in value)
-    for index, (name, item) in enumerate(items):
-        label = f"{jsonio.quote(name).decode()}: " if isinstance(value, dict) else ""
-        yield from sketch(item, width, indent + 2, label, "," if index < last else "")
-    yield f"{' ' * indent}{end}{after}"
-
-
-def hide_fields(value: Json, names: Sequence[str]) -> Json:
-    """Return the value with the values of these fields replaced by `…`."""
-    match value:
-        case dict():
-            return {name: "…" if name in names else hide_fields(item, names) for name, item in value.items()}
-        case list():
-            return [hide_fields(item, names) for item in value]
-        case _:
-            return value
-
-
-def _flat(value: Json) -> str:
-    match value:
-        case dict():
-            inner = ", ".join(f"{jsonio.quote(name).decode()}: {_flat(item)}" for name, item in value.items())
-            return f"{{{inner}}}"
-        case list():
-            return f"[{', '.join(map(_flat, value))}]"
-        case str() if len(value) > _LONGEST * 2:
-            return jsonio.quote(f"{value[:_LONGEST]} … {value[-_LONGEST:]}").decode()
-        case _:
-            return jsonio.encode(value).decode()
-
-
-def side_by_side(left: Sequence[str], right: Sequence[str], width: int, paint: Paint) -> Iterator[str]:
-    """Yield two columns with a heading line each; one below the other if the terminal is narrow."""
-    if width < _NARROW:
-        for column in (left, right):
-            yield paint(column[0], "bold")
-            yield from (f"  {line}" for line in column[1:])
-        return
-    half = (width - 3) // 2
-    for index, (one, other) in enumerate(zip_longest(left, right, fillvalue="")):
-        styles = ("bold",) if index == 0 else ()
-        yield f"{paint(f'{one[:half]:<{half}}', *styles)} {paint('│', 'dim')} {paint(other[:half], *styles)}".rstrip()

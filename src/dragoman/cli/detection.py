@@ -60,7 +60,7 @@ def detect_upstreams(environ: Mapping[str, str]) -> list[DetectedUpstream]:
 
 
 def _kiro(environ: Mapping[str, str]) -> Iterator[DetectedUpstream]:
-    names = [login.spec for login in _logins(environ) if not login.is_practice]
+    names = [login.spec for login in _logins(environ) if not login.is_simulated]
     if names:
         yield DetectedUpstream("kiro", f"a Kiro login ({', '.join(names)})")
 
@@ -164,9 +164,9 @@ def stale_configuration(status: Mapping[str, Json], environ: Mapping[str, str]) 
     except (OSError, UnicodeDecodeError):
         return f"{path} cannot be read any more" if isinstance(named, str) else ""
     if not isinstance(named, str):
-        return f"{path} was written after it had started without a configuration"
+        return f"{path} was written after the gateway had started without a configuration"
     digest, now = status.get("config_digest"), hashlib.sha256(text.encode()).hexdigest()
-    return f"{path} changed after it was loaded" if isinstance(digest, str) and digest != now else ""
+    return f"{path} changed after the gateway had loaded it" if isinstance(digest, str) and digest != now else ""
 
 
 def setup_hints() -> list[str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 
 import dragoman.dialects as registry
+from dragoman.cli.layout import fold
+from dragoman.cli.terminal import columns_of
 from dragoman.wire import jsonio
 
 
@@ -19,20 +22,22 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         print(jsonio.encode_pretty(rows).decode())
         return 0
-    width = max(len(row["name"]) for row in rows)
+    width, columns = max(len(str(row["name"])) for row in rows), columns_of(sys.stdout)
     for row in rows:
-        print(f"{row['name']:<{width}} {row['about']}")
-        if row["settings"]:
-            print(f"{'':<{width}} settings: {', '.join(row['settings'])}")
+        settings = ", ".join(map(str, row["settings"]))
+        texts = (str(row["title"]), f"settings: {settings}" if settings else "")
+        for text, name in zip(texts, (row["name"], ""), strict=True):
+            if text or name:
+                print("\n".join(fold(text, columns, first=f"{name:<{width}}  ", rest=" " * (width + 2))))
     return 0
 
 
 def _row(name: str) -> dict[str, str | list[str]]:
-    codec = registry.get(name).codec
-    about = (type(codec).__doc__ or "").strip().partition("\n")[0]
+    dialect = registry.get(name)
+    codec = dialect.codec
     return {
         "name": name,
         "family": codec.family,
-        "about": about,
+        "title": dialect.title,
         "settings": list(getattr(codec, "__struct_fields__", ())),
     }

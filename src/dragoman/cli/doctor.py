@@ -15,7 +15,8 @@ from pathlib import Path
 
 from dragoman._version import __version__
 from dragoman.cli.doctor_checks import Check, CheckContext, run_checks
-from dragoman.cli.terminal import Paint, one_line, replace_unencodable
+from dragoman.cli.layout import count_of
+from dragoman.cli.terminal import Paint, notice_if_slow, one_line, replace_unencodable, say
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secrets import app_folders
 from dragoman.upstream.credentials import MASK
@@ -45,7 +46,8 @@ def run(arguments: Namespace) -> int:
     """Run `dragoman doctor`; return the exit status."""
     replace_unencodable(sys.stdout)
     context = CheckContext(os.environ, arguments.config, offline=arguments.offline)
-    checks = run_checks(context)
+    with notice_if_slow("checking the connections to upstreams"):
+        checks = run_checks(context)
     masking = _masking(context) if arguments.share else None
     if masking is not None:
         checks = [masking.check(each) for each in checks]
@@ -72,13 +74,14 @@ def _about(context: CheckContext, masking: _Masking) -> dict[str, str | list[str
 def _print(checks: Sequence[Check]) -> None:
     paint = Paint(sys.stdout)
     longest = max(len(each.id) for each in checks)
+    rest = " " * (longest + 8)
     for each in checks:
         mark, style = _MARKS[each.state]
-        print(f"{paint(mark, style)}  {each.id:<{longest}}  {one_line(each.what, 400)}")
+        say(f"{paint(mark, style)}  {each.id:<{longest}}  {one_line(each.what, 400)}", rest=rest)
         if each.remedy and each.state != "pass":
-            print(f"{'':<{longest + 6}}  {paint('→', 'dim')} {one_line(each.remedy, 400)}")
+            say(f"{rest}{paint('→', 'dim')} {one_line(each.remedy, 400)}", rest="  ")
     counts = {state: sum(each.state == state for each in checks) for state in _MARKS}
-    print(f"{counts['pass']} passed, {counts['warn']} warnings, {counts['fail']} failed", file=sys.stderr)
+    say(f"{counts['pass']} passed, {count_of(counts['warn'], 'warning')}, {counts['fail']} failed", sys.stderr)
 
 
 def _print_json(checks: Sequence[Check], about: Mapping[str, object]) -> None:

@@ -298,7 +298,7 @@ def _kiro(upstream: Upstream, spec: str, context: CheckContext) -> Check:
 
     name, is_simulator = f"credentials.{upstream.name}", _is_loopback_url(upstream.base_url)
     try:
-        store = open_store(spec, KiroPaths(context.environ), is_practice=is_simulator)
+        store = open_store(spec, KiroPaths(context.environ), is_simulated=is_simulator)
         token = store.load()
     except CredentialFault as fault:
         return Check(name, "fail", str(fault), f"{_LOGIN}, or log in with the Kiro IDE")
@@ -400,7 +400,7 @@ def _port(context: CheckContext) -> Iterator[Check]:
         pid = context.running.get("pid")
         if why := stale_configuration(context.running, context.environ):
             what = f"running as pid {pid} with an older configuration: {why}"
-            yield Check("gateway", "warn", what, f"kill -HUP {pid} makes it read the configuration again")
+            yield Check("gateway", "warn", what, "dragoman reload makes it read the configuration again")
         else:
             yield Check("gateway", "pass", f"running as pid {pid}, {context.running.get('state')}")
         return

@@ -16,13 +16,23 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from dragoman.cli.layout import fold
 from dragoman.cli.log import note_lines
-from dragoman.cli.status import add_gateway_options, admin_socket, query_admin
-from dragoman.cli.terminal import one_line, plain, print_error, replace_unencodable, width
+from dragoman.cli.status import add_gateway_options, admin_socket, objects_in, query_admin
+from dragoman.cli.terminal import (
+    CommandError,
+    columns_of,
+    one_line,
+    plain,
+    print_error,
+    print_notice,
+    replace_unencodable,
+    width,
+)
 from dragoman.gateway import explain
 from dragoman.gateway.explain import RefusalLog, RefusalReport
 from dragoman.gateway.recent import is_id_of
-from dragoman.gateway.records import LoggedRequest, epoch_of, input_tokens, local_time
+from dragoman.gateway.records import LoggedRequest, epoch_of, input_text, local_time
 from dragoman.gateway.secrets import app_folders
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -30,11 +40,12 @@ from dragoman.wire.jsonio import Json
 _LAST = "last"
 _LISTED = ("id", "at", "client", "upstream", "dialect", "model", "status", "fault")
 _WIDEST = 160
-_LONGEST_ROW = 300  # characters, without a terminal
+_LONGEST_ROW = 300  # characters of what happened
 _NOTHING = (
-    "Nothing to explain: no recent request was refused, failed or lost content, and no refusal of the last day is "
+    "nothing to explain: no recent request was refused, failed or lost content, and no refusal of the last day is "
     "stored. `dragoman log` lists all recent requests."
 )
+_NOTHING_STORED = "nothing to explain: no gateway is running, and no refusal of the last day is stored."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -60,23 +71,39 @@ def run(arguments: Namespace) -> int:
             return print_error("--purge removes all refusals, so it cannot be combined with an ID.", 2)
         print(f"refusals removed: {refusals.purge()}", file=sys.stderr)
         return 0
-    recent = _recent(arguments)
+    found = _recent(arguments)
+    if not found and arguments.id not in (None, _LAST) and (running := _running(arguments)):
+        raise CommandError(f"the request {running}; it is explained when it has ended.")
     if arguments.id is None:
-        return _list(refusals, recent, as_json=arguments.json)
-    return _show(refusals, recent, arguments.id, as_json=arguments.json)
+        return _list(refusals, found or [], is_running=found is not None, as_json=arguments.json)
+    return _show(refusals, found or [], arguments.id, as_json=arguments.json)
 
 
-def _recent(arguments: Namespace) -> list[LoggedRequest]:
-    """Return the requests that the running gateway knows: those that the ID names, or the remarkable ones."""
+def _recent(arguments: Namespace) -> list[LoggedRequest] | None:
+    """Return the requests that the running gateway knows: those that the ID names, else those that failed.
+
+    None if no gateway is running.
+    """
     socket = admin_socket(arguments.config, arguments.port)
     response = query_admin(socket, f"/requests?{urlencode({'id': arguments.id or ''})}")
-    return msgspec.convert(response, list[LoggedRequest]) if isinstance(response, list) else []
+    return msgspec.convert(response, list[LoggedRequest]) if isinstance(response, list) else None
+
+
+def _running(arguments: Namespace) -> str:
+    """Return what a request that the ID names does now; empty if none runs that has it."""
+    data = query_admin(admin_socket(arguments.config, arguments.port), "/activity")
+    if isinstance(data, dict):
+        for row in objects_in(data.get("running")):
+            if is_id_of(str(row.get("id")), arguments.id):
+                where = f" at {row['upstream']}" if row.get("upstream") else ""
+                return f"{row['id']} is {row.get('state')}{where}"
+    return ""
 
 
 # --- the list
 
 
-def _list(refusals: RefusalLog, recent: list[LoggedRequest], *, as_json: bool) -> int:
+def _list(refusals: RefusalLog, recent: list[LoggedRequest], *, is_running: bool, as_json: bool) -> int:
     known = {each.request_id for each in recent}
     stored = [found for identity in refusals.ids() if identity not in known and (found := refusals.load(identity))]
     rows = [*((epoch_of(each.ts), _recent_row(each)) for each in recent), *((each.at, _row(each)) for each in stored)]
@@ -84,12 +111,12 @@ def _list(refusals: RefusalLog, recent: list[LoggedRequest], *, as_json: bool) -
     if as_json:
         print(jsonio.encode_pretty([row for _, row in rows]).decode())
     elif not rows:
-        print(_NOTHING, file=sys.stderr)
+        print_notice(_NOTHING if is_running else _NOTHING_STORED)
     else:
-        columns = width(_WIDEST) if sys.stdout.isatty() else _LONGEST_ROW
+        columns = columns_of(sys.stdout)
         for at, row in rows:
-            print(_line(at, row, columns))
-        print("Run `dragoman explain ID` to see one.", file=sys.stderr)
+            print("\n".join(list_lines(at, row, columns)))
+        print_notice("`dragoman explain ID` shows one; the last characters of an id are enough.")
     return 0
 
 
@@ -114,10 +141,15 @@ def _recent_row(entry: LoggedRequest) -> dict[str, Json]:
     }
 
 
-def _line(at: float, row: dict[str, Json], columns: int) -> str:
+def list_lines(at: float, row: dict[str, Json], columns: int | None) -> list[str]:
+    """Return a request of the list: on one line, or on a terminal its id, and below it what happened."""
     when = time.strftime("%m-%d %H:%M:%S", time.localtime(at))
-    text = f"{row['id']}  {when}  {row['client'] or '-'} → {row['upstream'] or '-'}  {row['status']} {row['fault']}"
-    return one_line(text, max(columns, 72))
+    head = f"{row['id']}  {when}  {row['status']}"
+    way = f"{row['client'] or '-'} → {row['upstream'] or '-'}"
+    text = one_line("  ".join(filter(None, (way, str(row["model"] or ""), str(row["fault"])))), _LONGEST_ROW)
+    if columns is None:
+        return [f"{head}  {text}"]
+    return [*fold(head, columns, rest="    "), *fold(text, columns, first="    ", rest="    ")]
 
 
 # --- one request
@@ -157,8 +189,8 @@ def render_request(entry: LoggedRequest, columns: int, *, has_report: bool = Fal
     kind = "stream" if entry.stream else "whole response"
     times = [f"{entry.total_ms:.0f} ms"]
     if entry.first_byte_ms is not None:
-        times.insert(0, f"first byte {entry.first_byte_ms:.0f} ms")
-    tokens = "" if entry.output_tokens is None else f"{input_tokens(entry)} in, {entry.output_tokens} out"
+        times.append(f"first byte after {entry.first_byte_ms:.0f} ms")
+    tokens = "" if entry.output_tokens is None else f"{input_text(entry)}, {entry.output_tokens} out"
     rows = {
         "request": f"{entry.method} {entry.path}, {entry.dialect or 'unknown dialect'}, {kind}",
         "from": entry.client,
@@ -170,7 +202,7 @@ def render_request(entry: LoggedRequest, columns: int, *, has_report: bool = Fal
         "tokens": f"{tokens} (estimated)" if entry.tokens_estimated else tokens,
         "attempts": str(entry.attempts or ""),
     }
-    yield f"{entry.request_id}  {local_time(epoch_of(entry.ts))}"
+    yield from fold(f"{entry.request_id}  {local_time(epoch_of(entry.ts))}", columns, rest="  ")
     for name, value in rows.items():
         if value:
             head = f"  {name:<9} "
@@ -188,7 +220,7 @@ def render_request(entry: LoggedRequest, columns: int, *, has_report: bool = Fal
 
 def _missing(requested_id: str, ids: list[str], found: list[str]) -> str:
     if len(found) > 1:
-        return f"several ids begin with {requested_id!r}: {', '.join(found[:10])}. Give more characters."
+        return f"several ids begin or end with {requested_id!r}: {', '.join(found[:10])}. Give more characters."
     if requested_id == _LAST:
         return "no request is known: no gateway is running, or it has had none; and no refusal is stored."
     stored = f" Stored refusals: {', '.join(ids)}." if ids else ""

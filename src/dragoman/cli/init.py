@@ -21,14 +21,16 @@ from dragoman.cli.detection import (
     render_toml,
     setup_hints,
 )
+from dragoman.cli.status import fetch_status
 from dragoman.cli.terminal import print_error, print_notice
 from dragoman.gateway.config import build_config, find_file
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.presets import PRESETS
-from dragoman.gateway.secrets import write_private
+from dragoman.gateway.secrets import app_folders, write_private
 
 _HEAD = """# Dragoman's configuration, written by `dragoman init`. `dragoman config check` validates it,
-# `dragoman config show --origin` prints the settings in force; a running gateway reloads it on SIGHUP.
+# `dragoman config show --origin` prints the settings in force; `dragoman reload` lets a running
+# gateway read it again.
 # Refer to secrets, do not write them here: env:NAME, file:PATH, keyring:SERVICE/NAME, cmd:COMMAND.
 
 """
@@ -62,9 +64,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run `dragoman init`; return the exit status."""
+    path, _ = find_file(arguments.config, os.environ)
+    if not arguments.only_print and not arguments.force and (path.exists() or path.is_symlink()):  # or a broken link
+        return print_error(
+            f"{path} exists and was not changed. Add --force to replace it, or --print to see the new one.", 1
+        )
     detected = detect_upstreams(os.environ)
     text = render_config(detected)
-    path, _ = find_file(arguments.config, os.environ)
     try:
         build_config(text, path, os.environ, {})  # never write a configuration that cannot be read
     except ConfigError as error:
@@ -78,10 +84,6 @@ def run(arguments: Namespace) -> int:
     if arguments.only_print:
         print(text, end="")
         return 0
-    if (path.exists() or path.is_symlink()) and not arguments.force:  # a broken link is not replaced either
-        return print_error(
-            f"{path} exists and was not changed. Add --force to replace it, or --print to see the new one.", 1
-        )
     if not arguments.yes and not _confirm(path):
         return print_error("not confirmed, so nothing was written. Add --yes to write without a question.", 1)
     try:
@@ -90,6 +92,8 @@ def run(arguments: Namespace) -> int:
     except OSError as error:
         return print_error(f"{path} cannot be written: {error.strerror or error}", 1)
     print_notice(f"wrote {path}")
+    if arguments.config is None and fetch_status(app_folders(os.environ).admin_socket) is not None:
+        print_notice("a gateway is running: `dragoman reload` makes it read the file.")
     _print_next_command(detected, arguments.config)
     return 0
 

@@ -17,7 +17,7 @@ from dragoman.accounts import management
 from dragoman.accounts.keys import aws_secret
 from dragoman.accounts.limit_text import FORM, parse_duration, parse_limit, parse_time, render_amount, render_limit
 from dragoman.cli.store_access import add_config_option, load_store_config, with_store
-from dragoman.cli.terminal import CommandError, Paint, one_line, replace_unencodable
+from dragoman.cli.terminal import CommandError, Paint, one_line, replace_unencodable, say, table_lines
 from dragoman.gateway.config import Config
 from dragoman.gateway.secrets import app_folders, gateway_key
 from dragoman.store.interface import ALL, ClientKey, Limit, LimitId, Store
@@ -40,7 +40,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--model", action="append", default=[], metavar="PATTERN", help="a model that it may ask for; may be repeated"
     )
     created.add_argument(
-        "--upstream", action="append", default=[], metavar="NAME", help="an upstream that may answer; may be repeated"
+        "--upstream",
+        action="append",
+        default=[],
+        metavar="UPSTREAM",
+        help="an upstream that may answer; may be repeated",
     )
     created.add_argument("--limit", action="append", default=[], metavar="LIMIT", help=FORM)
     listed = actions.add_parser("list", help="list the keys")
@@ -87,7 +91,7 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         print(jsonio.encode_pretty(result).decode())
     else:
-        print(_render(arguments.action, result))
+        say(_render(arguments.action, result), rest="    ")
     return 0
 
 
@@ -244,8 +248,4 @@ def _table(rows: Sequence[dict[str, Json]]) -> str:
         ]
         for row in rows
     ]
-    widths = [max(len(line[index]) for line in [columns, *cells]) for index in range(len(columns) - 1)]
-    return "\n".join(
-        "  ".join([*(f"{text:<{size}}" for text, size in zip(line, widths, strict=False)), line[-1]])
-        for line in [columns, *cells]
-    )
+    return "\n".join(table_lines([columns, *cells], Paint(sys.stdout)))

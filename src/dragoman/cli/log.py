@@ -15,8 +15,19 @@ from urllib.parse import urlencode
 
 from msgspec import Struct
 
+from dragoman.cli.layout import count_of, fold
 from dragoman.cli.status import add_gateway_options, configured_socket, find_socket, no_gateway
-from dragoman.cli.terminal import Paint, one_line, plain, print_notice, replace_unencodable, width
+from dragoman.cli.terminal import (
+    Paint,
+    columns_of,
+    one_line,
+    plain,
+    print_error,
+    print_notice,
+    replace_unencodable,
+    width,
+)
+from dragoman.gateway.log_filter import FilterError, parse_filter
 from dragoman.gateway.records import LoggedRequest, LogLine, epoch_of, event_text, local_time, request_text
 from dragoman.wire import jsonio
 
@@ -40,6 +51,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--notes", action="store_true", help="below each request: attempts that failed, and changes by the translation"
     )
+    parser.add_argument(
+        "filter",
+        nargs="*",
+        metavar="FILTER",
+        help="only requests that match all words, such as 'upstream:kiro status:>=400 -tool:Bash' (docs/inspector.md)",
+    )
     add_gateway_options(parser)
     parser.add_argument("--json", action="store_true", help="print a JSON object per line")
 
@@ -53,7 +70,15 @@ def _line_count(text: str) -> int:
 def run(arguments: Namespace) -> int:
     """Run `dragoman log`; return the exit status."""
     replace_unencodable(sys.stdout)
+    try:
+        parse_filter(_filter_of(arguments))
+    except FilterError as error:
+        return print_error(f"the filter is not valid: {error.show(_filter_of(arguments))}", 2)
     return asyncio.run(_Reader(arguments).run())
+
+
+def _filter_of(arguments: Namespace) -> str:
+    return " ".join(arguments.filter)
 
 
 class _Reader:
@@ -61,7 +86,7 @@ class _Reader:
 
     def __init__(self, arguments: Namespace) -> None:
         self._arguments = arguments
-        self._printer = LinePrinter(as_json=arguments.json, notes=arguments.notes, paint=Paint(sys.stdout))
+        self._printer = LinePrinter(arguments.json, arguments.notes, Paint(sys.stdout), columns_of(sys.stdout))
         self._cursor = self._instance = ""
 
     async def run(self) -> int:
@@ -80,7 +105,8 @@ class _Reader:
         """Print the lines of the gateway that listens on this socket. Return whether there was one."""
         from dragoman.gateway import admin
 
-        options = {"details": int(self._arguments.notes), "follow": int(self._arguments.follow)}
+        wanted = _filter_of(self._arguments)
+        options = {"details": int(self._arguments.notes), "follow": int(self._arguments.follow), "filter": wanted}
         begin = {"cursor": self._cursor} if self._cursor else {"n": self._arguments.lines}
         is_connected = False
         try:
@@ -103,7 +129,7 @@ class _Reader:
                     print_notice(f"the gateway {again} (pid {fields.get('pid')}).")
                 self._instance = instance
             case "missed":
-                print_notice(f"{fields.get('lines')} lines are missing here: they came faster than they were read.")
+                print_notice(f"lines are missing here: {fields.get('lines')} came faster than they were read.")
             case "cursor":
                 self._cursor = str(fields.get("cursor"))
             case _:
@@ -116,6 +142,7 @@ class LinePrinter(Struct, frozen=True):
     as_json: bool
     notes: bool
     paint: Paint
+    columns: int | None = None  # of the terminal, where long lines are wrapped
 
     def print(self, line: bytes, fields: LogLine) -> None:
         """Print one line of the log, as it came and decoded."""
@@ -130,12 +157,15 @@ class LinePrinter(Struct, frozen=True):
         level = str(fields.get("level"))
         mark = "" if level == "info" else self.paint(f"{level.upper()} ", *filter(None, [_LEVELS.get(level)]))
         if fields.get("event") != "request":
-            yield f"{self.paint(when, 'dim')} {mark}{one_line(event_text(fields), 2000)}"
+            yield self._folded(f"{self.paint(when, 'dim')} {mark}{one_line(event_text(fields), 2000)}")
             return
         entry = _read_request(line)
-        yield f"{self.paint(when, 'dim')} {mark}{self._colored(entry)}"
+        yield self._folded(f"{self.paint(when, 'dim')} {mark}{self._colored(entry)}")
         if self.notes:
             yield from note_lines(entry, width(_WIDEST))
+
+    def _folded(self, line: str) -> str:
+        return "\n".join(fold(line, self.columns, rest="  "))
 
     def _colored(self, entry: LoggedRequest) -> str:
         text = one_line(request_text(entry), 4000)
@@ -158,7 +188,7 @@ def note_lines(entry: LoggedRequest, columns: int) -> Iterator[str]:
     ]
     more = entry.notes - len(entry.changes)
     if entry.changes and more > 0:
-        texts.append(f"{more} more changes are not kept")
+        texts.append(f"{count_of(more, 'more change')} not kept")
     for text in texts:
         yield textwrap.fill(
             plain(one_line(text, 2000)),

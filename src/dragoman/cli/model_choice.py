@@ -8,12 +8,13 @@ lets the service choose, is never chosen: clients need a model whose window they
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 
 from dragoman.errors import UnknownModel
 from dragoman.gateway.config import Config
-from dragoman.gateway.listing import ModelEntry, known_models
+from dragoman.gateway.model_entries import ModelEntry, known_models, unlisted_model
 from dragoman.gateway.model_names import first_chat_model, is_small, words_of
 from dragoman.gateway.targets import NameList, default_model, served_name
 from dragoman.gateway.upstream_config import Upstream
@@ -23,10 +24,14 @@ _CHOSEN_BY_SERVICE = "auto"
 
 
 class ModelChoice(Struct, frozen=True):
-    """The names to request; empty if no upstream is known to have a model."""
+    """The names to request; empty if no upstream is known to have a model.
+
+    `window` is for a client that does not know these models: the smallest of their context windows.
+    """
 
     model: str = ""
     small_model: str = ""
+    window: int | None = None
 
 
 class KnownModels:
@@ -84,6 +89,14 @@ class KnownModels:
         if next(self._of_family(family, upstreams), None) is not None:
             return False
         return any(_may_list(each, family) for each in upstreams if each.name not in self.lists)
+
+    def window_of(self, name: str) -> int | None:
+        """Return the context window of a model that can be asked for by this name, if it is known."""
+        found = next((entry for entry in self.entries if entry.name == name), None)
+        if found is None:
+            with suppress(UnknownModel):
+                found = unlisted_model(self.config, {}, name)
+        return found.window if found is not None else None
 
     def _by_preference(self) -> Sequence[Upstream]:
         default, upstreams = self.config.routes.default, self.config.upstreams

@@ -15,18 +15,26 @@ from pathlib import Path
 
 from dragoman.cli.detection import NOTHING_FOUND, load_or_detect
 from dragoman.cli.status import admin_socket, objects_in, query_admin, render_duration
-from dragoman.cli.terminal import Paint, one_line, print_error, print_notice, replace_unencodable
+from dragoman.cli.terminal import (
+    Paint,
+    notice_if_slow,
+    one_line,
+    print_error,
+    print_notice,
+    replace_unencodable,
+    say,
+    table_lines,
+)
 from dragoman.gateway.config import Config
 from dragoman.gateway.secrets import app_folders
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 _LONGEST_WAIT = 5.0  # seconds for the lists of upstreams
-_SILENT = 1.0  # seconds before a notice says what takes so long
 # Why a model is listed, as the column FROM says it.
 _SOURCES = {
     "route": "a route",
-    "models": "models",
+    "models": "its models",
     "target": "a target",
     "default_model": "default_model",
     "small_model": "small_model",
@@ -40,7 +48,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="the configuration (default: DRAGOMAN_CONFIG, then the usual place)"
     )
-    parser.add_argument("--upstream", metavar="NAME", help="only the models of this upstream")
+    parser.add_argument("--upstream", metavar="UPSTREAM", help="only the models of this upstream")
     parser.add_argument("--offline", action="store_true", help="do not ask the upstreams for their lists")
     parser.add_argument("--json", action="store_true", help="print JSON; unknown figures are left out")
 
@@ -64,7 +72,10 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         print(jsonio.encode_pretty(document).decode())
         return 0
-    print("\n".join(_page(document, names, Paint(sys.stdout))))
+    for line in table_lines(_rows(document), Paint(sys.stdout), right=(1, 2)):
+        print(line)
+    for line in _remarks(document, names):
+        say(line)
     for line in _lists(document, offline=arguments.offline):
         print_notice(line)
     return 0
@@ -80,12 +91,9 @@ async def _ask(config: Config, seconds: float) -> dict[str, Json]:
     try:
         await upstreams.start()
         if not seconds:
-            return await upstreams.catalog.describe(None)
-        asking = asyncio.ensure_future(upstreams.catalog.describe(seconds))
-        done, _ = await asyncio.wait([asking], timeout=_SILENT)
-        if not done:
-            print_notice(f"asking {', '.join(config.upstreams)} for their models …")
-        return await asking
+            return await upstreams.catalogue.describe(None)
+        with notice_if_slow(f"fetching the models of {', '.join(config.upstreams)}"):
+            return await upstreams.catalogue.describe(seconds)
     finally:
         await upstreams.close_credentials()
         await client.aclose()
@@ -101,8 +109,8 @@ def _only(document: dict[str, Json], upstream: str) -> dict[str, Json]:
     return {**document, **rows}
 
 
-def _page(document: dict[str, Json], upstreams: list[str], paint: Paint) -> Iterator[str]:
-    rows = [("MODEL", "WINDOW", "ANSWER", "UPSTREAM", "FROM")]
+def _rows(document: dict[str, Json]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("MODEL", "WINDOW", "ANSWER", "UPSTREAM", "FROM")]
     for row in objects_in(document.get("models")):
         name, model, upstream = (str(row.get(key)) for key in ("id", "model", "upstream"))
         target = upstream if name in (model, f"{upstream}/{model}") else f"{upstream} as {model}"
@@ -110,10 +118,10 @@ def _page(document: dict[str, Json], upstreams: list[str], paint: Paint) -> Iter
         rows.append((one_line(name), *figures, one_line(target), _SOURCES.get(str(row.get("source")), "")))
     for pattern in objects_in(document.get("patterns")):
         rows.append((one_line(pattern.get("pattern")), "", "", one_line(pattern.get("upstream")), "a pattern"))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for number, (first, window, answer, to, source) in enumerate(rows):
-        line = f"{first:<{widths[0]}}  {window:>{widths[1]}}  {answer:>{widths[2]}}  {to:<{widths[3]}}  {source}"
-        yield line.rstrip() if number else paint(line.rstrip(), "dim")
+    return rows
+
+
+def _remarks(document: dict[str, Json], upstreams: list[str]) -> Iterator[str]:
     default = document.get("default")
     if isinstance(default, dict):
         as_model = f" as {one_line(default['model'])}" if default.get("model") else ""

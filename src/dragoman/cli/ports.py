@@ -1,7 +1,8 @@
-"""Find the process that listens on a port, by /proc, as far as this user may see it."""
+"""Say why a server cannot listen, and find the process that has its port, by /proc, as far as this user may see it."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,8 +45,26 @@ def _target(entry: os.DirEntry[str]) -> str:
 
 def _name(process: Path) -> str:
     try:
-        if b"dragoman" in (process / "cmdline").read_bytes():
-            return "another gateway"
+        command = (process / "cmdline").read_bytes()
+        if b"dragoman" in command:
+            return "a simulator" if b"\0sim\0" in command else "another gateway"
         return (process / "comm").read_text().strip()
     except OSError:
         return "a process"
+
+
+def explain_listen_error(host: str, port: int, error: OSError, other: str = "") -> str:
+    """Return why a server cannot listen, and what to do. `other` is what it opens beside the port."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    match error.errno:
+        case errno.EADDRINUSE:
+            process = find_listener(port) or "another process"
+            return f"{address} is in use by {process}. Stop it, or choose another port: --port 0 picks a free one."
+        case errno.EACCES | errno.EPERM if port < 1024:
+            return f"cannot listen on {address}: ports below 1024 need privileges. Choose another with --port."
+        case errno.EADDRNOTAVAIL:
+            return (
+                f"cannot listen on {address}: this machine has no such address. Use --host 127.0.0.1 for local clients."
+            )
+        case _:
+            return f"cannot listen on {address}{f', or on {other}' if other else ''}: {error.strerror or error}."

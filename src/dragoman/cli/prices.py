@@ -21,6 +21,7 @@ from dragoman.accounts.prices_file import (
     render_price_file,
     shipped_prices,
 )
+from dragoman.cli.layout import count_of
 from dragoman.cli.prices_check import check_prices
 from dragoman.cli.terminal import (
     EXIT_BAD_CONFIG,
@@ -31,6 +32,7 @@ from dragoman.cli.terminal import (
     print_notice,
     read_input,
     replace_unencodable,
+    table_lines,
 )
 from dragoman.errors import LocalMisuse
 from dragoman.gateway.config import load_config, price_files
@@ -97,7 +99,8 @@ def _list(book: PriceBook, arguments: Namespace) -> int:
     if not prices:
         hint = "The price of such a model is unknown. `dragoman prices` lists all prices."
         return print_error(f"no price matches. {hint}", 1)
-    print("\n".join(_page(prices, Paint(sys.stdout))))
+    for line in _page(prices, Paint(sys.stdout)):
+        print(line)
     print_notice(
         f"dollars per million tokens; version {book.version}; in parentheses: the input rate, in place of none"
     )
@@ -121,14 +124,7 @@ def _page(prices: list[Price], paint: Paint) -> Iterator[str]:
         rows.append((one_line(scope), _names(price.models), *costs, _origin(price)))
         for tier in reversed(price.tiers):
             rows.append(("", f"  over {tier.over:,} tokens", *_cells(tier.rates, ()), ""))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for number, row in enumerate(rows):
-        cells = [
-            f"{cell:>{width}}" if 2 <= column <= 5 else f"{cell:<{width}}"
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        line = "  ".join(cells).rstrip()
-        yield line if number else paint(line, "dim")
+    yield from table_lines(rows, paint, right=range(2, 6))
 
 
 def _cells(rates: Rates | None, assumed: tuple[str, ...]) -> tuple[str, ...]:
@@ -208,7 +204,8 @@ def _import(arguments: Namespace) -> int:
         hint = "Add --force to replace it, or --output FILE to write another."
         return print_error(f"{target} exists and was not changed. {hint}", 1)
     _write(target, text)
-    print_notice(f"wrote {target}: {found.taken} models in {len(found.content.prices)} prices, of {found.format}")
+    models, prices = count_of(found.taken, "model"), count_of(len(found.content.prices), "price")
+    print_notice(f"wrote {target}: {models} in {prices}, of {found.format}")
     return 0
 
 

@@ -9,7 +9,8 @@ from datetime import date, datetime
 from msgspec import Struct, structs
 
 from dragoman.accounts.prices import Price, PriceBook, format_rate
-from dragoman.cli.terminal import one_line, print_notice
+from dragoman.cli.layout import count_of
+from dragoman.cli.terminal import one_line, print_notice, say
 from dragoman.gateway.config import Config
 from dragoman.gateway.upstream_config import Upstream
 from dragoman.model.patterns import is_pattern
@@ -45,7 +46,7 @@ def check_prices(config: Config, book: PriceBook, now: datetime, *, as_json: boo
         print(jsonio.encode_pretty(document).decode())
         return EXIT_UNKNOWN if unknown else 0
     for problem in problems:
-        print(f"{'error' if problem.kind == 'unknown' else 'warning'}: {one_line(problem.message)}", file=sys.stderr)
+        say(f"{'error' if problem.kind == 'unknown' else 'warning'}: {one_line(problem.message)}", sys.stderr)
     print_notice(f"{_summary(book, now.date())}; {len(names) - unknown} of {len(names)} configured models have a price")
     if unknown:
         print_notice("docs/prices.md explains how to add a price. Patterns are not checked, only names.")
@@ -74,7 +75,7 @@ def _problems(upstream: Upstream, model: str, price: Price | None, today: date) 
     if price.deprecation_date is not None and price.deprecation_date <= today:
         yield problem("deprecated", f"its provider planned to stop serving it on {price.deprecation_date}")
     if price.seen is not None and (today - price.seen).days > _OLD:
-        yield problem("old", f"its price was read {(today - price.seen).days} days ago, on {price.seen}")
+        yield problem("old", f"its price was read {count_of((today - price.seen).days, 'day')} ago, on {price.seen}")
     if price.assumed and not price.plan:
         what = " and ".join(name.replace("_", " ") for name in price.assumed)
         yield problem("assumed", f"no rate for {what}: the input rate is used")
@@ -93,6 +94,6 @@ def _summary(book: PriceBook, today: date) -> str:
     parts = []
     for layer in book.layers:
         days = [(today - price.seen).days for price in layer if price.seen is not None]
-        age = f", read up to {max(days)} days ago" if days else ""
-        parts += [f"{layer[0].origin}: {len(layer)} prices{age}"] if layer else []
+        age = f", read up to {count_of(max(days), 'day')} ago" if days else ""
+        parts += [f"{layer[0].origin}: {count_of(len(layer), 'price')}{age}"] if layer else []
     return "; ".join(parts)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dragoman.cli.terminal import CommandError, Paint, one_line, plain, read_input, replace_unencodable
+from dragoman.cli.terminal import CommandError, Paint, one_line, plain, read_input, replace_unencodable, say
 from dragoman.filters.raw_tools import FORMAT_ALIASES, TABLES, Table
 from dragoman.filters.raw_tools.outputs import ParsedItem, merge_outputs
 from dragoman.filters.raw_tools.table import Markup
@@ -60,12 +60,13 @@ def _list(arguments: Namespace) -> int:
         print(jsonio.encode_pretty(formats).decode())
         return 0
     paint, width = Paint(sys.stdout), max(len(row.name) for row in formats)
+    rest = " " * (width + 2)
     for row in formats:
-        print(f"{paint(f'{row.name:<{width}}', 'bold')}  {row.models}")
-        print(f"{'':<{width}}  {paint(row.looks, 'dim')}")
+        say(f"{paint(f'{row.name:<{width}}', 'bold')}  {row.models}", rest=rest)
+        print(f"{rest}{paint(row.looks, 'dim')}")
         if row.also:
-            print(f"{'':<{width}}  also: {', '.join(row.also)}")
-    print('Set raw_tools = "NAME" to read one format, or "auto" to read all that are not marked "only by name".')
+            say(f"{rest}also: {', '.join(row.also)}", rest="  ")
+    say('Set raw_tools = "NAME" to read one format, or "auto" to read all that are not marked "only by name".')
     return 0
 
 
@@ -125,8 +126,8 @@ def _lines(items: Iterable[ParsedItem], paint: Paint) -> Iterator[str]:
                 cut = "" if each.complete else paint("  (cut off)", "yellow")
                 yield f"{paint('call', 'bold', 'green')} {one_line(each.name)}  {paint(one_line(each.id), 'dim')}{cut}"
                 yield from (f"  {line}" for line in _shown(each.arguments).splitlines())
-            case "remark":
-                yield f"{paint('remark', 'yellow')} {each.rule}: {one_line(each.text, 1000)}"
+            case "note":
+                yield f"{paint('note', 'yellow')} {each.rule}: {one_line(each.text, 1000)}"
             case _:
                 yield paint(each.kind, "bold", "cyan")
                 yield from (f"  {line}" for line in plain(each.text).splitlines())

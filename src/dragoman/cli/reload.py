@@ -10,9 +10,10 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 import msgspec
+from msgspec import structs
 
 from dragoman.cli.status import add_gateway_options, admin_socket, no_gateway, query_admin
-from dragoman.cli.terminal import EXIT_BAD_CONFIG, plain, print_error, replace_unencodable
+from dragoman.cli.terminal import EXIT_BAD_CONFIG, plain, print_error, print_notice, replace_unencodable
 from dragoman.gateway.reload import ReloadResult
 from dragoman.wire import jsonio
 
@@ -34,7 +35,7 @@ def run(arguments: Namespace) -> int:
         raise no_gateway(socket)
     result = msgspec.convert(response, ReloadResult)
     if arguments.json:
-        print(jsonio.encode_pretty(response).decode())
+        print(jsonio.encode_pretty(structs.asdict(result)).decode())
     if result.refused:
         if arguments.json:
             return EXIT_BAD_CONFIG
@@ -42,6 +43,8 @@ def run(arguments: Namespace) -> int:
     if not arguments.json:
         for line in result_lines(result):
             print(plain(line))
+        for warning in result.warnings:
+            print_notice(f"warning: {warning}")
     return 1 if result.restart else 0
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 import dragoman.dialects as registry
 from dragoman.cli.client_setup import (
@@ -33,6 +33,7 @@ from dragoman.cli.client_setup import (
     find_setup,
     shell_key,
 )
+from dragoman.cli.codex_catalogue import catalogue_arguments
 from dragoman.cli.detection import (
     NOTHING_FOUND,
     DetectedUpstream,
@@ -44,8 +45,17 @@ from dragoman.cli.detection import (
 from dragoman.cli.doctor_checks import check_saved_settings
 from dragoman.cli.model_choice import KnownModels
 from dragoman.cli.status import fetch_status, query_admin
-from dragoman.cli.terminal import EXIT_LOGIN_NEEDED, EXIT_NOT_RUNNING, CommandError, port_number, print_notice
+from dragoman.cli.terminal import (
+    EXIT_LOGIN_NEEDED,
+    EXIT_NOT_RUNNING,
+    CommandError,
+    notice_if_slow,
+    port_number,
+    print_notice,
+)
 from dragoman.gateway.config import Config, load_config
+from dragoman.gateway.model_entries import ASSUMED_WINDOW
+from dragoman.gateway.model_names import words_of
 from dragoman.gateway.secrets import KEY_PREFIX, app_folders, gateway_key
 from dragoman.gateway.upstream_config import Upstream
 from dragoman.wire.jsonio import Json
@@ -71,7 +81,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="the model to use (default: the client's own choice, if an upstream serves it, else one of its family)",
     )
     parser.add_argument(
-        "--upstream", metavar="NAME", help="use only this upstream: one of the configuration, or a preset"
+        "--upstream", metavar="UPSTREAM", help="use only this upstream: one of the configuration, or a preset"
     )
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="the configuration (default: DRAGOMAN_CONFIG, then the usual place)"
@@ -124,16 +134,17 @@ def run(arguments: Namespace) -> int:
     if program is None:
         hint = f" To install it: {setup.install}" if setup.install else ""
         raise CommandError(f"the program {arguments.client!r} was not found on PATH.{hint}", _NO_PROGRAM)
-    with _open_gateway(arguments) as access:
+    with _open_gateway(arguments, setup) as access:
         child_setup = _prepare(setup, access, arguments.model, access.key)
         if not arguments.quiet:
             _print_notices(setup, access)
         client_arguments = arguments.arguments[1:] if arguments.arguments[:1] == ["--"] else arguments.arguments
         environ = child_environment(os.environ, child_setup, upstream_variables(access.config) - set(arguments.keep))
-        try:
-            return run_child([program, *child_setup.args, *client_arguments], environ)
-        except OSError as error:
-            raise CommandError(f"{program}: {error.strerror or error}", _CANNOT_RUN) from None
+        with catalogue_arguments(child_setup.listed, child_setup.model if setup.has_catalogue else "") as more:
+            try:
+                return run_child([program, *child_setup.args, *more, *client_arguments], environ)
+            except OSError as error:
+                raise CommandError(f"{program}: {error.strerror or error}", _CANNOT_RUN) from None
 
 
 def _print_notices(setup: ClientSetup, access: GatewayAccess) -> None:
@@ -146,7 +157,7 @@ def _print_notices(setup: ClientSetup, access: GatewayAccess) -> None:
 
 
 @contextmanager
-def _open_gateway(arguments: Namespace) -> Iterator[GatewayAccess]:
+def _open_gateway(arguments: Namespace, setup: ClientSetup) -> Iterator[GatewayAccess]:
     """Yield the running gateway, or a private one if none runs or an option requires it; stop a private one at exit."""
     wants_own = arguments.private or arguments.config or arguments.upstream or arguments.port or arguments.log
     running = None if wants_own else _running_gateway()
@@ -156,7 +167,12 @@ def _open_gateway(arguments: Namespace) -> Iterator[GatewayAccess]:
     config, detected = load_or_detect(
         arguments.config,
         os.environ,
-        flags={"server.host": "127.0.0.1", "server.port": arguments.port or 0, "server.drain": _DRAIN},
+        flags={
+            "server.host": "127.0.0.1",
+            "server.port": arguments.port or 0,
+            "server.drain": _DRAIN,
+            **({"server.claude_aliases": True} if setup.has_claude_aliases else {}),
+        },
         upstream=arguments.upstream,
     )
     _require_upstream(config, detected)
@@ -168,7 +184,8 @@ def _open_gateway(arguments: Namespace) -> Iterator[GatewayAccess]:
 def _models_of(running: GatewayServer) -> Json:
     """Return the document of the models of a gateway that runs in another thread."""
     assert running.loop is not None
-    return asyncio.run_coroutine_threadsafe(running.gateway.models(), running.loop).result(_LONGEST_WAIT)
+    with notice_if_slow("fetching the models of the upstreams"):
+        return asyncio.run_coroutine_threadsafe(running.gateway.models(), running.loop).result(_LONGEST_WAIT)
 
 
 def _require_upstream(config: Config, detected: Sequence[DetectedUpstream] | None) -> None:
@@ -207,7 +224,7 @@ def _private_gateway(config: Config, log: Path | None) -> Iterator[GatewayServer
             try:
                 yield running
             finally:
-                running.stop(hurried=True)
+                running.stop(abort=True)
 
 
 def _running_gateway(*, may_be_stale: bool = False) -> GatewayAccess | None:
@@ -217,7 +234,7 @@ def _running_gateway(*, may_be_stale: bool = False) -> GatewayAccess | None:
     if status is None or status.get("state") != "ready" or not isinstance(status.get("url"), str):
         return None
     if why := stale_configuration(status, os.environ):
-        remedy = f"`kill -HUP {status.get('pid')}` makes it read the configuration again."
+        remedy = "`dragoman reload` makes it read the configuration again."
         use = "" if may_be_stale else " A private gateway is used."
         print_notice(f"the gateway at {status['url']} has an older configuration: {why}.{use} {remedy}")
         if not may_be_stale:
@@ -241,7 +258,7 @@ def _prepare(setup: ClientSetup, access: GatewayAccess, requested: str | None, k
     own_names = [name for name, _ in setup.default_models]
     needs_model = setup.needs_model or not all(map(known.is_named, own_names))
     if needs_model and not requested and known.needs_lists(setup.family, access.is_usable):
-        known = KnownModels.from_document(access.config, access.models())
+        known = _fetch_models(access)
     choice = known.choose(setup.family, access.is_usable)
     is_lost = setup.needs_model or not all(map(known.is_served, own_names))
     if is_lost and not (requested or choice.model):
@@ -255,16 +272,32 @@ def _prepare(setup: ClientSetup, access: GatewayAccess, requested: str | None, k
         print_notice(
             f"no upstream is known to serve the model {requested!r}. `dragoman models` lists the known models."
         )
+    model = requested or choice.model
+    is_own = not model or setup.family in words_of(model)
+    if not is_own and (setup.window_env or setup.has_catalogue) and known.window_of(model) is None:
+        known = _fetch_models(access)
     return fill_setup(
         setup,
         url=access.url,
         key=key,
-        model=choice.model,
-        small_model=choice.small_model,
+        choice=structs.replace(choice, window=_window(setup, known, [model, choice.small_model], is_own=is_own)),
         requested=requested or "",
         is_served=known.is_served,
         listed=known.entries,
     )
+
+
+def _fetch_models(access: GatewayAccess) -> KnownModels:
+    """Return the models with the upstreams' own lists, which the gateway fetches and keeps for a day."""
+    return KnownModels.from_document(access.config, access.models())
+
+
+def _window(setup: ClientSetup, known: KnownModels, models: Sequence[str], *, is_own: bool) -> int | None:
+    """Return the smallest window of the models; None if the user has set one, or the client knows it itself."""
+    if any(os.environ.get(name) for name in setup.window_env):
+        return None
+    windows = [window for name in models if name and (window := known.window_of(name))]
+    return min(windows, default=None if is_own else ASSUMED_WINDOW)
 
 
 def _is_usable(upstream: Upstream) -> bool:

@@ -5,7 +5,6 @@ The address and the set-up of clients go to standard output, one log line per re
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import sys
@@ -18,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from dragoman.cli.client_setup import setup_lines
-from dragoman.cli.terminal import Paint, port_number, print_error, replace_unencodable
+from dragoman.cli.layout import fold, shell_lines
+from dragoman.cli.ports import explain_listen_error
+from dragoman.cli.terminal import Paint, columns_of, port_number, print_error, replace_unencodable
 from dragoman.errors import LocalMisuse
 from dragoman.gateway.config import Config, LoadedConfig, load_with_origins
 from dragoman.gateway.layers import ConfigError
-from dragoman.gateway.listing import known_models
+from dragoman.gateway.model_entries import known_models
 
 if TYPE_CHECKING:
     from dragoman.gateway.serve import GatewayServer
@@ -64,7 +65,9 @@ def run(arguments: Namespace) -> int:
     except LocalMisuse as error:
         return print_error(error, 1)
     except OSError as error:
-        return print_error(_listen_error(config, error), 1)
+        server = config.server
+        why = explain_listen_error(server.host, server.port, error, f"the socket {server.admin_socket}")
+        return print_error(why, 1)
     finally:
         gc.enable()
 
@@ -97,26 +100,6 @@ def _read_for_worker(read: Callable[[], LoadedConfig], number: int) -> LoadedCon
     return structs.replace(loaded, config=structs.replace(loaded.config, server=server))
 
 
-def _listen_error(config: Config, error: OSError) -> str:
-    host, port = config.server.host, config.server.port
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    match error.errno:
-        case errno.EADDRINUSE:
-            from dragoman.cli.ports import find_listener
-
-            process = find_listener(port) or "another process"
-            return f"{address} is in use by {process}. Stop it, or choose another port: --port 0 picks a free one."
-        case errno.EACCES | errno.EPERM if port < 1024:
-            return f"cannot listen on {address}: ports below 1024 need privileges. Choose another with --port."
-        case errno.EADDRNOTAVAIL:
-            return (
-                f"cannot listen on {address}: this machine has no such address. Use --host 127.0.0.1 for local clients."
-            )
-        case _:
-            why = error.strerror or str(error)
-            return f"cannot listen on {address}, or on the socket {config.server.admin_socket}: {why}."
-
-
 def _announce(config: Config, running: GatewayServer, *, quiet: bool, first: bool) -> None:
     if first and sys.platform != "win32" and os.geteuid() == 0:
         running.gateway.log.event("warning", "root", message=_ROOT)  # the log goes to stderr
@@ -139,9 +122,15 @@ def _print_banner(config: Config, url: str, *, quiet: bool) -> None:
         ("models", ", ".join(model.name for model in known_models(config)[:8]) or "any name that your upstreams know"),
         ("upstreams", names if config.file else f"{names} (no configuration: the simulator is used)"),
         ("status", "dragoman status, dragoman log -f, dragoman top; dragoman reload reads the configuration again"),
+        ("clients", "dragoman run claude (or codex, opencode, gemini …) sets one up and starts it; by hand:"),
     ]
-    lines = [paint(url, "bold"), "", *(f"  {name:<14} {value}" for name, value in rows), ""]
+    columns = columns_of(sys.stdout)
+    lines = [paint(url, "bold"), ""]
+    for name, value in rows:
+        lines += fold(str(value), columns, first=f"  {name:<14} ", rest=" " * 17)
+    lines.append("")
     for client in setup_lines(url, config, os.environ):
         hint = f"  ({client.hint})" if client.hint else ""
-        lines += [paint(f"# {client.name}{hint}", "dim"), f"  {client.line}"]
+        lines += [paint(line, "dim") for line in fold(f"{client.name}{hint}", columns, first="# ", rest="#   ")]
+        lines += shell_lines(client.words, columns)
     print("\n".join(lines), end="\n\n", flush=True)

@@ -11,11 +11,13 @@ from argparse import ArgumentParser, Namespace
 import msgspec
 
 import dragoman.dialects as registry
+from dragoman.cli.ports import explain_listen_error
 from dragoman.cli.terminal import CommandError, named_values, one_line, port_number
 from dragoman.errors import LocalMisuse
 from dragoman.simulator import ReceivedRequest, Simulator, SimulatorLimits
 from dragoman.simulator.faults import FAULTS, FaultProxy, ProxyFault, parse_fault
 from dragoman.wire.jsonio import Json
+from dragoman.wire.validation import explain_refusal
 
 _PORT = 8788
 
@@ -63,9 +65,7 @@ def run(arguments: Namespace) -> int:
     try:
         asyncio.run(_serve(simulator, faults, arguments))
     except OSError as error:
-        raise CommandError(
-            f"cannot listen on http://{arguments.host}:{arguments.port}: {error.strerror or error}"
-        ) from None
+        raise CommandError(explain_listen_error(arguments.host, arguments.port, error)) from None
     return 0
 
 
@@ -96,7 +96,11 @@ def _print_exchange(received: ReceivedRequest) -> None:
 def _limits(values: dict[str, Json]) -> SimulatorLimits:
     if isinstance(arns := values.get("profile_arns"), str):
         values = {**values, "profile_arns": [*arns.split(",")]}
+    for name in values:
+        if name not in SimulatorLimits.__struct_fields__:
+            known = ", ".join(SimulatorLimits.__struct_fields__)
+            raise LocalMisuse(f"--limit {name}: there is no such limit. The limits are: {known}")
     try:
         return msgspec.convert(values, SimulatorLimits, strict=False)
     except msgspec.ValidationError as error:
-        raise LocalMisuse(f"--limit: {error}") from None
+        raise LocalMisuse(f"--limit {explain_refusal(error)}") from None

@@ -14,7 +14,18 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from dragoman.cli.terminal import EXIT_NOT_RUNNING, CommandError, Paint, one_line, replace_unencodable
+from dragoman.cli.layout import count_of
+from dragoman.cli.terminal import (
+    EXIT_NOT_RUNNING,
+    CommandError,
+    Paint,
+    notice_if_slow,
+    one_line,
+    port_number,
+    print_error,
+    replace_unencodable,
+    say,
+)
 from dragoman.errors import DragomanError
 from dragoman.gateway.config import load_config
 from dragoman.gateway.layers import ConfigError
@@ -24,6 +35,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, JsonError
 
 _HEALTH = {"ok": "green", "unused": "dim", "cooling": "yellow", "failing": "red"}
+_BY_URGENCY = ("failing", "cooling", "ok", "unused")
 _STATES = {"ok": "green", "expired": "red", "missing": "red", "login needed": "red", "expiring": "yellow"}
 
 
@@ -39,7 +51,7 @@ def add_gateway_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="the configuration that the gateway was started with"
     )
-    parser.add_argument("--port", type=int, help="the gateway on this port, if several run")
+    parser.add_argument("--port", type=port_number, help="the gateway on this port, if several run")
 
 
 def no_gateway(socket: Path) -> CommandError:
@@ -62,11 +74,13 @@ def run(arguments: Namespace) -> int:
             print(jsonio.encode_pretty({"state": "not running", "admin_socket": str(socket)}).decode())
         raise no_gateway(socket)
     if arguments.usage:
-        asyncio.run(_add_usage(status, arguments.config))
+        with notice_if_slow("asking Kiro for the quota"):
+            asyncio.run(_add_usage(status, arguments.config))
     if arguments.json:
         print(jsonio.encode_pretty(status).decode())
     else:
-        print("\n".join([*render_status(status, time.time(), Paint(sys.stdout)), *elsewhere]))
+        for line in (*render_status(status, time.time(), Paint(sys.stdout)), *elsewhere):
+            say(line, rest="      ")
     return 0
 
 
@@ -86,7 +100,7 @@ def configured_socket(file: Path | None) -> Path:
         return load_config(file, os.environ).server.admin_socket
     except ConfigError as error:
         place = app_folders(os.environ).admin_socket
-        print(f"{error}\ndragoman: the configuration is not valid; using the default socket {place}.", file=sys.stderr)
+        print_error("the configuration is not valid; asking the gateway at its usual address.", 0, error)
         return place
 
 
@@ -119,7 +133,8 @@ def query_admin(socket: Path, path: str = "/status", method: str = "GET", timeou
     from dragoman.gateway import admin
 
     try:
-        return jsonio.decode(admin.send_admin_request(socket, path, method, timeout))
+        with notice_if_slow("waiting for the gateway"):
+            return jsonio.decode(admin.send_admin_request(socket, path, method, timeout))
     except (OSError, JsonError):
         return None
 
@@ -180,13 +195,51 @@ def render_status(status: dict[str, Json], now: float, paint: Paint) -> Iterator
         yield paint(f"{one_line(setting)}: restart needed", "yellow")
     if any(row.get("cooldowns") for row in objects_in(status.get("upstreams"))):
         yield paint("Some upstreams are in cooldown. `dragoman cooldown clear` ends it.", "yellow")
-    if status.get("dropped_log_lines"):
-        yield paint(f"{status['dropped_log_lines']} log lines could not be written", "yellow")
+    if dropped := _number(status.get("dropped_log_lines")):
+        yield paint(f"{count_of(int(dropped), 'log line')} could not be written", "yellow")
+    if isinstance(recording := status.get("recording"), dict):
+        yield from _recording(recording, paint)
     if isinstance(accounts := status.get("accounts"), dict):
         yield from _accounts(accounts, paint)
+    by_name: dict[str, list[dict[str, Json]]] = {}
     for upstream in objects_in(status.get("upstreams")):
+        by_name.setdefault(str(upstream.get("name")), []).append(upstream)
+    for rows in by_name.values():
         yield ""
-        yield from _upstream(upstream, now, paint)
+        yield from _upstream(_combined(rows), now, paint)
+
+
+def _last_error(row: dict[str, Json]) -> float:
+    return _number(row.get("last_error_at")) or 0.0
+
+
+def _combined(rows: list[dict[str, Json]]) -> dict[str, Json]:
+    """Return the state of an upstream in the whole gateway: each worker has a row."""
+    if len(rows) == 1:
+        return rows[0]
+    combined = max(rows, key=_last_error).copy()
+    found_health = {str(row.get("health")) for row in rows}
+    combined["health"] = next((health for health in _BY_URGENCY if health in found_health), str(rows[0].get("health")))
+    for name in ("active", "waiting"):
+        combined[name] = sum(int(_number(row.get(name)) or 0) for row in rows)
+    combined["last_ok_at"] = max((_number(row.get("last_ok_at")) or 0.0 for row in rows), default=0.0)
+    for name, fields in (("cooldowns", ("credential", "models")), ("credentials", ("name",))):
+        found: dict[str, Json] = {}
+        for row in (row for each in rows for row in objects_in(each.get(name))):
+            found[str([row.get(field) for field in fields])] = row
+        combined[name] = [*found.values()]
+    return combined
+
+
+def _recording(row: dict[str, Json], paint: Paint) -> Iterator[str]:
+    """Yield what is recorded, if anything is."""
+    if row.get("level") == "full":
+        where = f"for {row.get('hours'):g} h in {row.get('folder')}"
+        yield paint(f"bodies of requests and responses are recorded {where}; `dragoman inspect` shows them", "yellow")
+    elif row.get("level") == "meta":
+        yield f"requests are recorded without bodies, for {row.get('hours'):g} h; `dragoman inspect` shows them"
+    if row.get("dropped"):
+        yield paint(f"{count_of(int(_number(row['dropped']) or 0), 'request')} could not be recorded", "yellow")
 
 
 def _accounts(row: dict[str, Json], paint: Paint) -> Iterator[str]:
@@ -196,10 +249,10 @@ def _accounts(row: dict[str, Json], paint: Paint) -> Iterator[str]:
     yield paint(
         f"accounts: the store is {row.get('state')}; prices of {newest or 'no date'}", *([] if is_ok else ["red"])
     )
-    if row.get("dropped_rows"):
-        yield paint(f"{row['dropped_rows']} rows of the ledger could not be written", "red")
-    if row.get("unpriced"):
-        yield paint(f"{row['unpriced']} requests had no known price: see `dragoman prices check`", "yellow")
+    if dropped := _number(row.get("dropped_rows")):
+        yield paint(f"{count_of(int(dropped), 'row')} of the ledger could not be written", "red")
+    if unpriced := _number(row.get("unpriced")):
+        yield paint(f"{count_of(int(unpriced), 'request')} had no known price: see `dragoman prices check`", "yellow")
 
 
 def _upstream(row: dict[str, Json], now: float, paint: Paint) -> Iterator[str]:

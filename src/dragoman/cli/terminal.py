@@ -7,16 +7,19 @@ import re
 import shutil
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
+from dragoman.cli.layout import fold, table
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 # Control characters and marks that change the direction of text; not the joiners that scripts and emoji need.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_SILENT = 1.0  # seconds before a notice says what takes so long
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 
 
@@ -24,8 +27,8 @@ class Paint:
     """Styles text for a terminal; text for other streams, or with NO_COLOR, stays plain."""
 
     def __init__(self, stream: TextIO | None) -> None:  # a service may have no standard output
-        is_terminal = stream is not None and stream.isatty()
-        self._on = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self.is_terminal = stream is not None and stream.isatty()
+        self._on = self.is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     def __call__(self, text: str, *styles: str) -> str:
         if not self._on or not styles or not text:
@@ -43,6 +46,33 @@ def replace_unencodable(stream: TextIO | None) -> None:
 def width(most: int = 120) -> int:
     """Return the number of columns to use, at most `most`."""
     return min(shutil.get_terminal_size((100, 24)).columns, most)
+
+
+def columns_of(stream: TextIO | None) -> int | None:
+    """Return how many columns a stream has: None if it is no terminal, so that its lines are not wrapped."""
+    if stream is None or not stream.isatty():
+        return None
+    named = os.environ.get("COLUMNS", "")
+    if named.isdecimal() and int(named):
+        return int(named)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError):  # it has no size, or is no file
+        return None
+
+
+def say(text: str, stream: TextIO | None = None, *, rest: str = "  ") -> None:
+    """Print lines of text, wrapped at words on a terminal; `rest` begins each further line of a line."""
+    stream = sys.stdout if stream is None else stream
+    columns = columns_of(stream)
+    for line in text.split("\n"):
+        print("\n".join(fold(line, columns, rest=rest)), file=stream, flush=stream is sys.stderr)
+
+
+def table_lines(rows: Sequence[Sequence[str]], paint: Paint, right: Collection[int] = ()) -> Iterator[str]:
+    """Yield the lines of a table on standard output, whose first row is its head (see `layout.table`)."""
+    for number, line in table(rows, columns_of(sys.stdout), right):
+        yield line if number else paint(line, "dim")
 
 
 def plain(text: object) -> str:
@@ -95,14 +125,28 @@ def read_chunks(name: str) -> Iterator[bytes]:
 def print_error(sentence: object, status: int, cause: object = "") -> int:
     """Print the cause, if any, and the sentence to standard error; return `status`."""
     if cause:
-        print(plain(cause), file=sys.stderr)
+        say(plain(cause), sys.stderr)
     print_notice(sentence)
     return status
 
 
 def print_notice(sentence: object) -> None:
     """Print a message to standard error, prefixed with `dragoman:`."""
-    print(f"dragoman: {plain(sentence)}", file=sys.stderr)
+    say(f"dragoman: {plain(sentence)}", sys.stderr)
+
+
+@contextmanager
+def notice_if_slow(what: str) -> Iterator[None]:
+    """Print a notice about the work inside if it takes longer than a second."""
+    from threading import Timer  # few commands need it
+
+    timer = Timer(_SILENT, print_notice, (f"{what} …",))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def named_values(option: str, texts: Sequence[str]) -> dict[str, Json]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
+from dragoman.cli.layout import cut, display_width, pad
 from dragoman.cli.status import render_duration
 from dragoman.cli.terminal import Paint, one_line
 from dragoman.gateway.activity import ActivitySummary, RunningRequest, UpstreamRates
@@ -16,7 +17,7 @@ from dragoman.http.addresses import is_loopback
 SortOrder: TypeAlias = Literal["time", "upstream", "model", "tokens"]
 SORT_ORDERS: tuple[SortOrder, ...] = get_args(SortOrder)
 _HEALTH = {"ok": "green", "unused": "dim", "cooling": "yellow", "failing": "red"}
-_LEAST_WIDTH, _WIDE, _VERY_WIDE = 70, 110, 150
+_MIN_WIDTH, _NARROW, _USUAL, _WIDE, _VERY_WIDE = 32, 52, 70, 110, 150
 # The last characters of an id, on a narrow and on a wide screen: `dragoman explain` finds a request by them.
 _SHORT_ID, _LONG_ID, _WHOLE_ID = 8, 12, 36
 _SORT_KEYS: dict[SortOrder, Callable[[RunningRequest], Any]] = {
@@ -28,7 +29,7 @@ _SORT_KEYS: dict[SortOrder, Callable[[RunningRequest], Any]] = {
 
 
 class TopView(Struct, frozen=True):
-    """What the screen shows besides the data: the order of requests, and whether and why it stands still."""
+    """What the screen shows besides the data: the order of requests, and whether and why it is not updated."""
 
     order: SortOrder = "time"
     is_paused: bool = False
@@ -36,18 +37,22 @@ class TopView(Struct, frozen=True):
 
 
 class Column(Struct, frozen=True):
-    """A column of a table. A column without a width gets the columns that are left."""
+    """A column of a table. A column without a width gets the columns that are left.
+
+    `since`: the width of the screen from which on the column is shown.
+    """
 
     title: str
     width: int = 0
     is_number: bool = False
+    since: int = 0
 
 
 def render_screen(
     data: ActivitySummary, view: TopView, now: float, columns: int, rows: int | None, paint: Paint
 ) -> list[str]:
     """Return the lines of the screen. Without `rows`, all requests are listed and the line of keys is left out."""
-    columns = max(columns, _LEAST_WIDTH)
+    columns = max(columns, _MIN_WIDTH)
     lines = [*_header(data, view, now, columns, paint), ""]
     lines += _upstreams(data.upstreams, columns, paint)
     running = sorted(data.running, key=_SORT_KEYS[view.order])
@@ -73,8 +78,8 @@ def _header(data: ActivitySummary, view: TopView, now: float, columns: int, pain
     up = f"up {render_duration(now - started)}" if isinstance(started, float | int) else ""
     left = "  ".join(filter(None, (f"dragoman {gateway.get('version')}", str(gateway.get("url") or ""), up)))
     clock = time.strftime("%H:%M:%S", time.localtime(now))
-    left = _cut(one_line(left), columns - len(clock) - 2)
-    yield f"{paint(left, 'bold')}{' ' * (columns - len(left) - len(clock))}{clock}"
+    left = cut(one_line(left), columns - len(clock) - 2)
+    yield f"{paint(left, 'bold')}{' ' * (columns - display_width(left) - len(clock))}{clock}"
     rates = [
         f"{_rate(data.requests_per_second)} requests/s",
         f"{_rate(data.input_tokens_per_second)} tokens/s in",
@@ -82,9 +87,9 @@ def _header(data: ActivitySummary, view: TopView, now: float, columns: int, pain
         f"{_rate(data.errors_per_minute)} errors/min",
         f"{len(data.running) + data.more_running} running",
     ]
-    yield _cut("  ".join(rates), columns)
+    yield cut("  ".join(rates), columns)
     if view.problem:
-        yield paint(_cut(view.problem, columns), "red")
+        yield paint(cut(view.problem, columns), "red")
 
 
 def _upstreams(upstreams: Sequence[UpstreamRates], columns: int, paint: Paint) -> Iterator[str]:
@@ -92,11 +97,11 @@ def _upstreams(upstreams: Sequence[UpstreamRates], columns: int, paint: Paint) -
         Column("UPSTREAM"),
         Column("STATE", 8),
         Column("RUN", 5, is_number=True),
-        Column("WAIT", 5, is_number=True),
-        Column("REQ/S", 7, is_number=True),
+        Column("WAIT", 5, is_number=True, since=_USUAL),
+        Column("REQ/S", 7, is_number=True, since=_NARROW),
         Column("ERRORS", 7, is_number=True),
-        Column("P50", 8, is_number=True),
-        Column("P95", 8, is_number=True),
+        Column("P50", 8, is_number=True, since=_NARROW),
+        Column("P95", 8, is_number=True, since=_USUAL),
     ]
     yield paint(_row(table, [column.title for column in table], columns), "dim")
     for each in upstreams:
@@ -114,7 +119,7 @@ def _upstreams(upstreams: Sequence[UpstreamRates], columns: int, paint: Paint) -
         for cooldown in each.cooldowns:
             scope = f"{cooldown.credential}, {cooldown.models or 'all models'}"
             text = f"  {scope}: {cooldown.kind}, {render_duration(cooldown.seconds)} left"
-            yield paint(_cut(one_line(text), columns), "yellow")
+            yield paint(cut(one_line(text), columns), "yellow")
 
 
 def _requests(running: Sequence[RunningRequest], columns: int, paint: Paint) -> Iterator[str]:
@@ -122,12 +127,12 @@ def _requests(running: Sequence[RunningRequest], columns: int, paint: Paint) -> 
     id_width = _WHOLE_ID if columns >= _VERY_WIDE else _LONG_ID if is_wide else _SHORT_ID
     table = [
         Column("REQUEST", id_width),
-        Column("CLIENT", 20 if is_wide else 9),
+        Column("CLIENT", 20 if is_wide else 9, since=_USUAL),
         Column("MODEL"),
-        Column("UPSTREAM", 12 if is_wide else 10),
-        Column("STATE", 9),
+        Column("UPSTREAM", 12 if is_wide else 10, since=_NARROW),
+        Column("STATE", 9, since=_USUAL),
         Column("TIME", 7, is_number=True),
-        Column("TOKENS", 11, is_number=True),
+        Column("TOKENS", 11, is_number=True, since=_NARROW),
     ]
     yield paint(_row(table, [column.title for column in table], columns), "dim")
     for each in running:
@@ -157,7 +162,7 @@ def _tokens(each: RunningRequest) -> str:
 
 def _keys(view: TopView, columns: int, paint: Paint) -> str:
     paused = "PAUSED  " if view.is_paused else ""
-    return paint(_cut(f"{paused}q quit  p pause  s sort (now by {view.order})", columns), "dim")
+    return paint(cut(f"{paused}q quit  p pause  s sort (now by {view.order})", columns), "dim")
 
 
 # --- cells
@@ -166,21 +171,19 @@ def _keys(view: TopView, columns: int, paint: Paint) -> str:
 def _row(
     table: Sequence[Column], values: Sequence[str], columns: int, styles: dict[int, tuple[Paint, str]] | None = None
 ) -> str:
-    fixed = sum(column.width for column in table) + len(table) - 1
+    shown = [column for column in table if column.since <= columns]
+    fixed = sum(column.width for column in shown) + len(shown) - 1
     cells = []
     for index, (column, value) in enumerate(zip(table, values, strict=True)):
+        if column not in shown:
+            continue
         width = column.width or max(columns - fixed, 4)
-        text = _cut(one_line(value), width)
-        text = f"{text:>{width}}" if column.is_number else f"{text:<{width}}"
+        text = pad(cut(one_line(value), width), width, to_right=column.is_number)
         if styles and index in styles:
             paint, style = styles[index]
             text = paint(text, style)
         cells.append(text)
     return " ".join(cells).rstrip()
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _rate(value: float) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import dragoman
 from dragoman.api import Translated
-from dragoman.cli.terminal import named_values, one_line, print_error, read_chunks, read_input
+from dragoman.cli.terminal import named_values, one_line, print_error, read_chunks, read_input, say
 from dragoman.errors import DragomanError
 from dragoman.model.filter import Note
 from dragoman.wire import jsonio
@@ -132,4 +132,4 @@ def _explain(notes: Sequence[Note]) -> None:
     if not notes:
         print("nothing was changed", file=sys.stderr)
     for note in notes:
-        print(one_line(note, 1000), file=sys.stderr)
+        say(one_line(note, 1000), sys.stderr)

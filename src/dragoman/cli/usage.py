@@ -9,8 +9,10 @@ from collections.abc import Sequence
 
 from dragoman.accounts import management
 from dragoman.accounts.limit_text import parse_time, render_dollars
+from dragoman.cli.layout import count_of, display_width, fold, pad, table
 from dragoman.cli.store_access import add_config_option, load_store_config, with_store
-from dragoman.cli.terminal import CommandError, one_line, replace_unencodable, width
+from dragoman.cli.terminal import CommandError, columns_of, one_line, replace_unencodable
+from dragoman.gateway.access_log import cache_share
 from dragoman.store.interface import Store, UsageColumn, UsageQuery, UsageRow
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -20,7 +22,8 @@ _SINCE = "7d"
 _LONGEST_GROUP = 40  # characters of a column
 _BAR = "█"
 _PARTS = " ▏▎▍▌▋▊▉"
-_LEAST_BAR = 10  # columns
+_MIN_BAR = 10  # columns
+_WIDTH, _MAX_WIDTH = 100, 120  # columns without a terminal, and at most
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -63,7 +66,7 @@ def run(arguments: Namespace) -> int:
     elif arguments.csv:
         _print_csv(columns, rows, names)
     else:
-        print(render_usage(columns, rows, names, width()))
+        print(render_usage(columns, rows, names, columns_of(sys.stdout)))
     return 0
 
 
@@ -87,6 +90,7 @@ def _fields(columns: Sequence[str], row: UsageRow, names: dict[str, str]) -> dic
         "output_tokens": row.output_tokens,
         "cache_read_tokens": row.cache_read_tokens,
         "cache_write_tokens": row.cache_write_tokens,
+        "cache_share": _cache_share(row),
         "reasoning_tokens": row.reasoning_tokens,
         "estimated": row.estimated,
         "cost_nanodollars": row.cost,
@@ -106,34 +110,35 @@ def _print_csv(columns: Sequence[str], rows: Sequence[UsageRow], names: dict[str
 
 _FIGURES = (
     "requests", "failed", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens",
-    "reasoning_tokens", "estimated", "cost_nanodollars", "unpriced",
+    "cache_share", "reasoning_tokens", "estimated", "cost_nanodollars", "unpriced",
 )  # fmt: skip
 
 
 # --- text
 
 
-def render_usage(columns: Sequence[str], rows: Sequence[UsageRow], names: dict[str, str], columns_wide: int) -> str:
+def render_usage(columns: Sequence[str], rows: Sequence[UsageRow], names: dict[str, str], screen: int | None) -> str:
     """Return a table with a bar for the cost of each row, or for its tokens where no price is known."""
     if not rows:
         return "no requests in this time"
     has_cost = any(row.cost for row in rows)
-    header = [*map(str.upper, columns), "REQUESTS", "IN", "CACHED", "OUT", "COST"]
+    header = [*map(str.upper, columns), "REQUESTS", "IN", "CACHED", "HIT", "OUT", "COST"]
     lines = [[*_group(columns, row, names), *_figures(row)] for row in [*rows]]
     lines.append([*("total" if index == 0 else "" for index in range(len(columns))), *_figures(_total(rows))])
-    widths = [max(len(line[index]) for line in [header, *lines]) for index in range(len(header))]
-    bars = [row.cost if has_cost else row.input_tokens + row.output_tokens for row in rows]
-    room = columns_wide - sum(widths) - 2 * len(widths)
-    shown = [_line(header, widths, len(columns))]
-    for index, line in enumerate(lines):
-        text = _line(line, widths, len(columns))
-        bar = _bar(bars[index], max(bars), room) if index < len(bars) and room >= _LEAST_BAR else ""
-        shown.append(f"{text}  {bar}".rstrip())
+    right = range(len(columns), len(header))
+    shown = [line for _, line in table([header, *lines], screen, right)]
+    size = max(map(display_width, shown))
+    room = min(screen or _WIDTH, _MAX_WIDTH) - size - 2
+    if room >= _MIN_BAR and len(shown) == len(lines) + 1:  # no row takes several lines
+        bars = [row.cost if has_cost else row.input_tokens + row.output_tokens for row in rows]
+        drawn = ["", *(_bar(bar, max(bars), room) for bar in bars), ""]
+        shown = [f"{pad(line, size)}  {bar}".rstrip() for line, bar in zip(shown, drawn, strict=True)]
     unpriced, estimated = sum(row.unpriced for row in rows), sum(row.estimated for row in rows)
     if unpriced:
-        shown.append(f"\n{unpriced} requests have no known price and are not in the cost (`dragoman prices check`).")
+        what = count_of(unpriced, "request")
+        shown += ["", *fold(f"{what} without a known price, not in the cost (`dragoman prices check`).", screen)]
     if estimated:
-        shown.append(f"{'' if unpriced else chr(10)}{estimated} requests have estimated tokens.")
+        shown += [*([] if unpriced else [""]), f"{count_of(estimated, 'request')} with estimated tokens."]
     return "\n".join(shown)
 
 
@@ -147,12 +152,21 @@ def _group(columns: Sequence[str], row: UsageRow, names: dict[str, str]) -> list
 
 def _figures(row: UsageRow) -> list[str]:
     cost = "-" if row.unpriced == row.requests and row.requests else f"${render_dollars(_cents(row.cost))}"
-    tokens = (row.input_tokens, row.cache_read_tokens + row.cache_write_tokens, row.output_tokens)
+    cached = row.cache_read_tokens + row.cache_write_tokens
+    share = _cache_share(row)
     return [
         f"{row.requests:,}",
-        *(f"{count:,}" for count in tokens),
+        f"{row.input_tokens:,}",
+        f"{cached:,}",
+        "-" if share is None else f"{share:.0%}",
+        f"{row.output_tokens:,}",
         f"{cost}{'+' if row.unpriced and row.cost else ''}",
     ]
+
+
+def _cache_share(row: UsageRow) -> float | None:
+    """Return the share of the input tokens that were read from a prompt cache."""
+    return cache_share(row.cache_read_tokens, row.input_tokens + row.cache_read_tokens + row.cache_write_tokens)
 
 
 def _cents(cost: int) -> int:
@@ -169,12 +183,6 @@ def _total(rows: Sequence[UsageRow]) -> UsageRow:
 def _numbers(row: UsageRow) -> tuple[int, ...]:
     tokens = (row.input_tokens, row.output_tokens, row.cache_read_tokens, row.cache_write_tokens, row.reasoning_tokens)
     return (row.requests, row.failed, *tokens, row.estimated, row.cost, row.unpriced)
-
-
-def _line(cells: Sequence[str], widths: Sequence[int], texts: int) -> str:
-    left = [f"{cell:<{size}}" for cell, size in zip(cells[:texts], widths[:texts], strict=True)]
-    right = [f"{cell:>{size}}" for cell, size in zip(cells[texts:], widths[texts:], strict=True)]
-    return "  ".join([*left, *right])
 
 
 def _bar(value: int, most: int, room: int) -> str:

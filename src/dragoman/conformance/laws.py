@@ -1,6 +1,6 @@
 """The laws of translation. Each is a function that returns if the law holds, and raises LawBroken if not.
 
-The numbers in the docstrings are those of ARCHITECTURE.md. Pure: no I/O.
+The docstrings number the laws. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -272,8 +272,8 @@ def encode_events(dialect: Dialect, events: Events) -> bytes:
 def decode_events(dialect: Dialect, data: bytes) -> Events:
     """Return the events of a response stream."""
     reader = StreamReader(dialect.binding.frame_decoder(), dialect.codec.decoder(EMPTY_REQUEST, fixed_environment()))
-    steps = [*reader.feed(data), *reader.close()]
-    return tuple(event for step in steps for event in step.events)
+    decoded_frames = [*reader.feed(data), *reader.close()]
+    return tuple(event for decoded in decoded_frames for event in decoded.events)
 
 
 def _json(data: bytes) -> jsonio.Json:
