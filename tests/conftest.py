@@ -11,6 +11,7 @@ import asyncio
 import gc
 import inspect
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -31,6 +32,15 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("default")
+
+
+def pytest_configure() -> None:
+    """Let the programs that tests start end by SIGINT, even if a shell started the suite in its background.
+
+    Such a shell ignores SIGINT, and a program inherits that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

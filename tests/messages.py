@@ -2,9 +2,10 @@
 
 The collector reads the syntax trees of all modules of the package, so it needs no list of modules or helper functions. A
 message is a string literal that looks like a sentence: an argument of an exception, of a note, of a logger, of argparse's
-`help`, a row of a table of rules, or any other text. What is compared, phrases of services (constants whose name ends
-with PHRASE or PHRASES), members of an Enum, types, paths, media types and lines of HTTP are no messages. Placeholders of
-f-strings are shown in braces. `--check` compares the page with the sources.
+`help`, a row of a table of rules, or any other text. These are no messages: what is compared or searched for, keys of
+mappings, phrases of services, shell scripts and lists of keywords (constants whose name ends with PHRASE, PHRASES,
+SCRIPT or KEYWORDS), members of an Enum, types, paths, media types, lines of HTTP, SQL, and sample conversations.
+Placeholders of f-strings are shown in braces. `--check` compares the page with the sources.
 """
 
 from __future__ import annotations
@@ -37,8 +38,18 @@ _RULE_ROW = re.compile(r"^[\w.]+ \| \w+ \| (?:error|advice) \| (.+)$", re.MULTIL
 _WORD = re.compile(r"[A-Za-z][a-z']+")
 _NO_PROSE = re.compile(
     r"^\s*(?:\{\w+\})?[<\[(\\]|\(\?|^[A-Z_]+$|^[\w.+-]+/[\w.+-]+(?:[;,] |$)|<\||\r\n|^\w+=\S+;"
-    r"|^(?:SELECT|UPDATE|INSERT|CREATE|PRAGMA|BEGIN|Bearer)\b"
+    r"|^(?:SELECT|UPDATE|INSERT|CREATE|PRAGMA|BEGIN|Bearer)\b|\b(?:DELETE FROM|ORDER BY|WHEN|AND|OR|NULL)\b"
+    r"|^\w+(?:, (?:\w+|\{\w+\}))+,?$"
 )
+_NOT_MESSAGES = ("_PHRASE", "_PHRASES", "_SCRIPT", "_KEYWORDS")  # the ends of names of constants
+_SAMPLES = frozenset(
+    {
+        "dragoman.conformance.samples",
+        "dragoman.filters.raw_tools.learning.pieces",
+        "dragoman.filters.raw_tools.learning.probes",
+    }
+)
+_SEARCHES = frozenset({"startswith", "endswith", "find", "index", "count", "split", "removeprefix", "removesuffix"})
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,7 @@ def exception_names(trees: list[ast.Module]) -> frozenset[str]:
 
 def collect(sources: dict[str, str]) -> list[Message]:
     """Return the messages of modules, given as their sources by name, in source order and each once per module."""
-    trees = {name: ast.parse(source) for name, source in sources.items()}
+    trees = {name: ast.parse(source) for name, source in sources.items() if name not in _SAMPLES}
     exceptions = exception_names(list(trees.values()))
     found: list[Message] = []
     for name, tree in trees.items():
@@ -100,9 +111,13 @@ class _Collector:
             case ast.ClassDef(bases=[ast.Name(id="Enum")]) | ast.FunctionDef(name="__repr__"):
                 return
             case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)) if name.endswith(
-                ("_PHRASE", "_PHRASES")
+                _NOT_MESSAGES
             ):
                 return
+            case ast.Dict():
+                keys = [key for key in node.keys if key is not None and not isinstance(key, ast.Constant)]
+                for value in (*keys, *node.values):
+                    self.walk(value, kind)
             case _:
                 for child in _children(node):
                     self.walk(child, kind)
@@ -112,7 +127,7 @@ class _Collector:
             self.found[kind, words] = None
 
     def _walk_call(self, call: ast.Call, around: str) -> None:
-        if _is_pattern(call):
+        if _is_pattern(call) or _is_search(call):
             return
         kind = self._kind(call) or around
         self.walk(call.func, around)
@@ -169,6 +184,16 @@ def _is_pattern(call: ast.Call) -> bool:
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in _PATTERN_FUNCTIONS:
         return False
     return _last_name(call.func.value) == "re"
+
+
+def _is_search(call: ast.Call) -> bool:
+    """Return whether a call only searches or splits texts, such as `"…".split()` and `text.startswith("…")`."""
+    return (
+        isinstance(call.func, ast.Attribute)
+        and call.func.attr in _SEARCHES
+        and all(isinstance(each, ast.Constant | ast.Tuple) for each in call.args)
+        and (isinstance(call.func.value, ast.Constant | ast.Name | ast.Attribute))
+    )
 
 
 def _words(node: ast.AST) -> str:

@@ -130,7 +130,8 @@ extras: SearchStrategy[Extra] = st.builds(
         max_size=2,
     ),
 )
-caches: SearchStrategy[CacheBreakpoint] = st.builds(CacheBreakpoint, st.sampled_from(("5m", "1h")))
+caches: SearchStrategy[CacheBreakpoint] = st.builds(CacheBreakpoint, st.sampled_from(("5m", "1h", "30m", "12h")))
+_short_caches: SearchStrategy[CacheBreakpoint] = st.builds(CacheBreakpoint)  # of blocks that replies have, too
 _SEALS = (
     ("anthropic", "signature"),
     ("anthropic", "redacted"),
@@ -154,7 +155,7 @@ _signatures = signatures.filter(
 
 def opaques(kinds: Sequence[str] = ("x_widget",)) -> SearchStrategy[Opaque]:
     make = lambda family, kind, cache: Opaque(family, {"type": kind, "x_data": [1, None]}, kind, cache)  # noqa: E731
-    return st.builds(make, st.sampled_from(FAMILIES), st.sampled_from(kinds), maybe(caches))
+    return st.builds(make, st.sampled_from(FAMILIES), st.sampled_from(kinds), maybe(_short_caches))
 
 
 media: SearchStrategy[Media] = st.one_of(
@@ -164,7 +165,7 @@ media: SearchStrategy[Media] = st.one_of(
         st.sampled_from(("image/png", "image/jpeg")),
         st.just("base64"),
         st.just("aGk="),
-        cache=maybe(caches),
+        cache=maybe(_short_caches),
         extra=maybe(extras),
     ),
     st.builds(Media, st.just("image"), st.just(""), st.just("url"), st.just("https://example.org/a.png")),
@@ -174,15 +175,17 @@ media: SearchStrategy[Media] = st.one_of(
     st.builds(Media, st.just("audio"), st.just("audio/wav"), st.just("base64"), st.just("UklGRg==")),
 )
 plain_texts: SearchStrategy[Text] = st.builds(Text, texts, maybe(caches), extra=maybe(extras))
-spoken_texts: SearchStrategy[Text] = st.builds(
-    Text, texts, maybe(caches), maybe(signatures), st.lists(opaques(("x_citation",)), max_size=1).map(tuple)
+assistant_texts: SearchStrategy[Text] = st.builds(
+    Text, texts, maybe(_short_caches), maybe(signatures), st.lists(opaques(("x_citation",)), max_size=1).map(tuple)
 )
 reasonings: SearchStrategy[Reasoning] = st.builds(Reasoning, texts, st.sampled_from(("", *FAMILIES)), maybe(signatures))
 
 
 def tool_calls(ids: SearchStrategy[str] = ids) -> SearchStrategy[ToolCall]:
     form = st.sampled_from(("json", "json", "text"))
-    return st.builds(ToolCall, ids, names, arguments, form, maybe(caches), maybe(signatures), extra=maybe(extras))
+    return st.builds(
+        ToolCall, ids, names, arguments, form, maybe(_short_caches), maybe(signatures), extra=maybe(extras)
+    )
 
 
 def tool_results(ids: SearchStrategy[str] = ids) -> SearchStrategy[ToolResult]:
@@ -197,7 +200,7 @@ _user_blocks: SearchStrategy[list[Block]] = st.lists(
     st.one_of(plain_texts, plain_texts, media, tool_results(), opaques()), max_size=3
 )
 _assistant_blocks: SearchStrategy[list[Block]] = st.lists(
-    st.one_of(spoken_texts, spoken_texts, reasonings, tool_calls(), opaques()), max_size=3
+    st.one_of(assistant_texts, assistant_texts, reasonings, tool_calls(), opaques()), max_size=3
 )
 _system_blocks: SearchStrategy[list[Block]] = st.lists(st.one_of(plain_texts, plain_texts, opaques()), max_size=2)
 
@@ -231,7 +234,7 @@ def tool_exchanges(draw: DrawFn) -> list[Message]:
     results = draw(st.permutations(results))
     cut = draw(st.integers(0, len(results))) if not draw(st.integers(0, 2)) else len(results)
     texts = draw(st.lists(plain_texts, max_size=1))
-    before = draw(st.lists(spoken_texts | reasonings, max_size=1))
+    before = draw(st.lists(assistant_texts | reasonings, max_size=1))
     between = (
         draw(st.lists(st.one_of(system_turns, user_turns, assistant_turns), max_size=1)) if cut < len(results) else []
     )

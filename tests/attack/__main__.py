@@ -30,7 +30,7 @@ MODELS = {"kiro": "claude-sonnet-4.5", "gemini": "gemini-2.5-pro"}  # the models
 _FILES, _FEW_FILES = 1024, 256
 _LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {0}))"
 _LEAST = 20  # requests of the client that must be answered during the attack
-_MOST_SECONDS = 60.0  # the longest that an attack may take
+_MAX_SECONDS = 60.0  # the longest that an attack may take
 _SETTLED = 20.0  # seconds for files and tasks to be released
 _FORBIDDEN = ("hidden requests that were served", "ended without an error")
 
@@ -43,18 +43,18 @@ class Outcome:
     peak: int
     start: Measurement
     end: Measurement
-    workers: int  # worker processes for large requests
+    job_processes: int  # for large requests
 
-    def troubles(self) -> list[str]:
-        found = self.seen.troubles()
+    def problems(self) -> list[str]:
+        found = self.seen.problems()
         if self.seen.right < _LEAST:
             found.append(f"only {self.seen.right} answers while the attack lasted")
         found += [f"{count} {kind}" for kind in _FORBIDDEN if (count := self.target.got[kind])]
         if self.target.left > 0:
-            found.append(f"{self.target.left} parts of the attack had no answer within {_MOST_SECONDS:g} s")
+            found.append(f"{self.target.left} parts of the attack had no answer within {_MAX_SECONDS:g} s")
         if self.peak > MEMORY:
             found.append(f"memory rose to {self.peak / MIB:.0f} MiB")
-        if (left := self.end.files - self.start.files - self.workers) > 0:  # each worker has a socket
+        if (left := self.end.files - self.start.files - self.job_processes) > 0:  # each has a socket
             found.append(f"{left} files are left open")
         if self.end.tasks > self.start.tasks:
             found.append(f"{self.end.tasks - self.start.tasks} tasks are left over")
@@ -78,13 +78,13 @@ def configuration(good: int, bad: int, simulators: Mapping[str, str]) -> str:
 async def attacked(gateway: Gateway, attack: Attack, target: Target, seconds: float) -> ClientResults:
     """Attack for some seconds, and until everything was tried once and the client got `_LEAST` responses.
 
-    This takes at most `_MOST_SECONDS`.
+    This takes at most `_MAX_SECONDS`.
     """
     visitor, loop = GoodClient(gateway.port), asyncio.get_running_loop()
     attacking = asyncio.ensure_future(attack(target))
     began = loop.time()
     while loop.time() < began + seconds or (
-        (visitor.seen.right < _LEAST or target.left > 0) and loop.time() < began + _MOST_SECONDS
+        (visitor.seen.right < _LEAST or target.left > 0) and loop.time() < began + _MAX_SECONDS
     ):
         await visitor.ask()
     attacking.cancel()
@@ -104,10 +104,10 @@ def run(attack: Attack, seconds: float, *, short: bool) -> Outcome:
         gateway.forget_peak()
         target = Target(gateway.port, 0.1 if short else 1.0)
         seen = asyncio.run(attacked(gateway, attack, target, seconds))
-        workers = gateway.children()
-        end = gateway.at_rest(ports, start.files + len(workers), start.tasks, _SETTLED)
-        peak = gateway.peak() + sum(peak_memory(worker) for worker in workers)
-        return Outcome(attack.__name__.replace("_", " "), seen, target, peak, start, end, len(workers))
+        children = gateway.children()
+        end = gateway.at_rest(ports, start.files + len(children), start.tasks, _SETTLED)
+        peak = gateway.peak() + sum(peak_memory(child) for child in children)
+        return Outcome(attack.__name__.replace("_", " "), seen, target, peak, start, end, len(children))
 
 
 def line(outcome: Outcome) -> str:
@@ -139,9 +139,9 @@ def main() -> int:
             continue
         outcome = run(attack, arguments.seconds or (2.0 if arguments.short else 15.0), short=arguments.short)
         print(line(outcome), flush=True)
-        for trouble in outcome.troubles():
+        for problem in outcome.problems():
             failed = True
-            print(f"  FAILED: {trouble}", flush=True)
+            print(f"  FAILED: {problem}", flush=True)
     return 1 if failed else 0
 
 

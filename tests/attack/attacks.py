@@ -79,13 +79,13 @@ async def _send_slowly(target: Target, source: str, head: bytes) -> None:
     reader, writer = await target.connect(source)
     try:
         writer.write(head)
-        dripping = asyncio.ensure_future(_drip(writer))
+        slow_send = asyncio.ensure_future(_drip(writer))
         try:
             await _status(reader, target.got)
         finally:
-            dripping.cancel()
+            slow_send.cancel()
             with suppress(asyncio.CancelledError, OSError):
-                await dripping
+                await slow_send
     finally:
         writer.close()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tests.gateway.harness import KEY
 
-PATIENCE = 30.0  # seconds after which a response counts as lost
+TIMEOUT = 30.0  # seconds after which a response counts as lost
 _TOOL = {"name": "note", "description": "Write a word down.", "input_schema": {"type": "object", "properties": {}}}
 
 
@@ -29,7 +29,7 @@ class ClientResults:
         ranked = sorted(self.seconds)
         return ranked[min(int(len(ranked) * part), len(ranked) - 1)] if ranked else float("nan")
 
-    def troubles(self) -> list[str]:
+    def problems(self) -> list[str]:
         found = []
         for name, cases in (("refused", self.refused), ("lost", self.lost), ("wrong", self.wrong)):
             if cases:
@@ -100,10 +100,10 @@ class GoodClient:
         """Send one request and record the result."""
         self._count += 1
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 await self._ask(fresh=self._count % 2 == 0)
         except TimeoutError:
-            self.seen.lost.append(f"no end within {PATIENCE:g} s")
+            self.seen.lost.append(f"no end within {TIMEOUT:g} s")
             self._connection = None
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
             self.seen.lost.append(f"{type(error).__name__}: {error}")

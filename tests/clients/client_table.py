@@ -32,7 +32,9 @@ class Client:
     files: dict[str, str] = field(default_factory=dict)  # under $home
     loops: int = 1  # how many tool loops one run does
     calls: int = 2  # upstream calls of one loop
+    results: int = 1  # how many of them carry the tool's result
     streams: str = "yes"
+    warns: bool = True  # False: it must start without a warning
     upstreams: tuple[str, ...] = UPSTREAMS
     sets: tuple[str, ...] = ()  # `quick`: in `make test`; `ci`: in the continuous proof beside it
 
@@ -69,6 +71,21 @@ wire_api = "{wire_api}"
 [analytics]
 enabled = false
 """
+_CODEX_WEBSOCKET = _CODEX.format(wire_api="responses").replace("[analytics]", "supports_websockets = true\n[analytics]")
+_CODEX_BUILT_IN = """
+model = "$model"
+openai_base_url = "$url/v1"
+[analytics]
+enabled = false
+"""
+# A provider with a command for its key reads the gateway's list of models.
+_CODEX_LIST = (
+    _CODEX.format(wire_api="responses")
+    .replace('env_key = "DRAGOMAN_KEY"\n', "")
+    .replace(
+        "[analytics]", '[model_providers.dragoman.auth]\ncommand = "printenv"\nargs = ["DRAGOMAN_KEY"]\n[analytics]'
+    )
+)
 _CODEX_RUN = ("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "$prompt")
 _PATCH = (
     'const said = (await tools.exec_command({cmd: "cat token.txt"})).output.trim();'
@@ -105,7 +122,7 @@ def _claude(name: str, version: str, model: str = "claude-sonnet-4-5", *, pin: s
 
 def _codex(name: str, wire_api: str = "responses", **more: object) -> Client:
     row: dict[str, object] = {
-        "version": "0.166.0",
+        "version": "0.169.0",
         "pin": "codex",
         "dialect": "responses",
         "command": ("node_modules/@openai/codex-*/vendor/*/bin/codex", *_CODEX_RUN),
@@ -122,7 +139,7 @@ def _codex(name: str, wire_api: str = "responses", **more: object) -> Client:
 def _opencode(provider: str, npm: str, **more: object) -> Client:
     row: dict[str, object] = {
         "pin": "opencode",
-        "version": "1.18.33",
+        "version": "1.18.34",
         "command": ("node_modules/opencode-*/bin/opencode", "run", "--model", "dragoman/$model"),
         "stdin": "$prompt",  # it quotes the words of its command line
         "tool": "bash",
@@ -138,12 +155,12 @@ def _opencode(provider: str, npm: str, **more: object) -> Client:
 
 _PROGRAMS = (
     _claude("claude-2.1.197", "2.1.197", pin="claude-2.1.197", sets=("quick",)),
-    _claude("claude", "2.1.325"),
-    _claude("claude opus", "2.1.325", "claude-opus-5-5"),  # adaptive thinking, output_config, role: system
-    _claude("claude gpt-5", "2.1.325", "gpt-5"),
+    _claude("claude", "2.1.327"),
+    _claude("claude opus", "2.1.327", "claude-opus-5-5"),  # adaptive thinking, output_config, role: system
+    _claude("claude gpt-5", "2.1.327", "gpt-5"),
     _claude(
         "claude bedrock",
-        "2.1.325",
+        "2.1.327",
         "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
         dialect="bedrock.invoke",
         environ={
@@ -172,6 +189,38 @@ _PROGRAMS = (
         tool="functions__exec",
         arguments={"input": _PATCH},
         upstreams=("kiro", "openai"),
+    ),
+    # Over one WebSocket: by the setting of a provider, and by its own provider, which offers it first.
+    _codex(
+        "codex websocket",
+        files={".codex/config.toml": _CODEX_WEBSOCKET},
+        command=("node_modules/@openai/codex-*/vendor/*/bin/codex", *_CODEX_RUN),
+        streams="WebSocket",
+        sets=("ci",),
+    ),
+    _codex(
+        "codex built-in provider",
+        files={".codex/config.toml": _CODEX_BUILT_IN},
+        environ={"OPENAI_API_KEY": "$key", "CODEX_API_KEY": "$key"},
+        streams="WebSocket",
+    ),
+    _codex(
+        "codex list of models",
+        model="sim-model",
+        files={".codex/config.toml": _CODEX_LIST},
+        warns=False,
+        upstreams=("openai",),
+        sets=("ci",),
+    ),
+    # After the tool call the history is too long: its own provider asks for a compaction, and goes on with the summary.
+    _codex(
+        "codex compaction",
+        files={".codex/config.toml": f"model_auto_compact_token_limit = 1500{_CODEX_BUILT_IN}"},
+        environ={"OPENAI_API_KEY": "$key", "CODEX_API_KEY": "$key"},
+        calls=3,
+        results=2,
+        streams="WebSocket",
+        sets=("ci",),
     ),
     _codex(
         "codex-chat",
@@ -215,7 +264,7 @@ _PROGRAMS = (
     ),
     Client(
         name="goose anthropic",
-        version="0.20.1",
+        version="1.52.0",
         pin="goose",
         dialect="anthropic",
         command=("node_modules/@aaif/goose-binary-*/bin/goose", "run", "--text", "$prompt"),
@@ -230,10 +279,11 @@ _PROGRAMS = (
         },
         files=_GOOSE_FILES,
         calls=3,  # one is for the session's name
+        sets=("ci",),
     ),
     Client(
         name="qwen",
-        version="0.15.10",
+        version="0.24.4",
         pin="qwen",
         dialect="openai",
         command=(
@@ -291,7 +341,12 @@ _QUIET = {name: value for name, value in _CLAUDE_ENV.items() if not name.startsw
 PROGRAMS = (
     *_PROGRAMS,
     _by_run("claude", "-p", "$prompt", "--allowedTools", "Bash", environ=_QUIET),
-    _by_run("codex", *_CODEX_RUN),
+    _by_run("codex", *_CODEX_RUN, warns=False),
+    # Codex does not know this model itself: it gets a catalogue.
+    replace(
+        _by_run("codex", *_CODEX_RUN, model="claude-sonnet-4-5", warns=False, sets=("ci",)),
+        name="codex catalogue by run",
+    ),
     _by_run("opencode anthropic", "run", environ=_OPENCODE_ENV),
     _by_run("gemini", "--yolo", "--prompt", "$prompt", environ={"GEMINI_CLI_TRUST_WORKSPACE": "true"}, model="m"),
     _by_run("qwen", "--yolo", "--prompt", "$prompt"),

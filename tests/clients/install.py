@@ -22,10 +22,13 @@ ROOT = Path(__file__).parents[2]
 PINS = Path(__file__).parent / "pins"
 LOOPS = Path(__file__).parent / "loops"
 CACHE = Path(os.environ.get("DRAGOMAN_CLIENTS_CACHE") or ROOT / "build" / "clients").resolve()
+WHEELS = CACHE / "wheels"  # of Dragoman's run-time lock, for `make demo` in a fresh clone
+NEWEST = CACHE / "newest"  # the newest versions, beside the pinned ones
+RUNS_NEWEST = os.environ.get("DRAGOMAN_CLIENTS_NEWEST") == "1"
 NPM = os.environ.get("NPM", "npm")
 _LONGEST = 600  # seconds for one installation
 # No host in a lock; some clients declare a newer Node than they need.
-_NPM_FLAGS = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", "--engine-strict=false")
+NPM_FLAGS = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", "--engine-strict=false")
 
 
 class NotInstalled(Exception):
@@ -36,6 +39,8 @@ def installed_path(pin: str) -> Path:
     """Where a pin is installed. Raises NotInstalled, with the reason if the installer left one."""
     if pin == "":  # what the suite itself is installed with
         return ROOT
+    if RUNS_NEWEST and (NEWEST / pin).exists():
+        return NEWEST / pin
     home = CACHE / pin
     reason = home / "failed"
     if reason.exists():
@@ -43,6 +48,12 @@ def installed_path(pin: str) -> Path:
     if not _is_there(pin):
         raise NotInstalled(f"{pin} is not installed: `python -m tests.clients.install {pin}`")
     return home
+
+
+def installed_version(pin: str, pinned: str) -> str:
+    """The version that runs: the pinned one, or in a run of the newest versions what was installed then."""
+    note = NEWEST / pin / "version"
+    return note.read_text() if RUNS_NEWEST and pin and note.exists() else pinned
 
 
 def install(pin: str) -> str:
@@ -65,20 +76,38 @@ def install(pin: str) -> str:
     return ""
 
 
+def download_wheels() -> None:
+    """Download what `make demo` installs, unless it is there."""
+    lock, mark = ROOT / "requirements" / "run.lock", WHEELS / "downloaded"
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest()
+    if mark.exists() and mark.read_text() == digest:
+        return
+    shutil.rmtree(WHEELS, ignore_errors=True)
+    options = ("--quiet", "--require-hashes", "--only-binary", ":all:", "--dest", str(WHEELS))
+    run_command([sys.executable, "-m", "pip", "download", *options, "-r", str(lock)], ROOT)
+    mark.write_text(digest)
+
+
 def _install_npm(pin: str, home: Path) -> None:
     for name in ("package.json", "package-lock.json"):
         shutil.copy(PINS / pin / name, home)
-    _run([NPM, "ci", *_NPM_FLAGS], home)
+    run_command([NPM, "ci", *NPM_FLAGS], home)
 
 
 def _install_pip(pin: str, home: Path) -> None:
-    venv.create(home / "venv", with_pip=True)
-    python = str(home / "venv" / "bin" / "python")
+    python = create_environment(home)
     lock = str(PINS / pin / "requirements.lock")
-    _run([python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", lock], home)
+    run_command([python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", lock], home)
 
 
-def _run(command: list[str], folder: Path) -> None:
+def create_environment(home: Path) -> str:
+    """Create a virtual environment in a folder, and return the path of its Python."""
+    venv.create(home / "venv", with_pip=True)
+    return str(home / "venv" / "bin" / "python")
+
+
+def run_command(command: list[str], folder: Path) -> None:
+    """Run a command of an installation. Raises SubprocessError."""
     subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=_LONGEST)
 
 
@@ -101,12 +130,12 @@ def lock(pin: str, uv: str) -> None:
     if (folder / "package.json").exists():
         (folder / "package-lock.json").unlink(missing_ok=True)
         flags = ("--package-lock-only", "--omit-lockfile-registry-resolved")
-        _run([NPM, "install", *flags, *_NPM_FLAGS], folder)
+        run_command([NPM, "install", *flags, *NPM_FLAGS], folder)
         _complete(folder / "package-lock.json")
         return
     options = ("--output-file", "requirements.lock", "--upgrade", "--quiet", "--universal", "--python-version", "3.11")
     plain = ("--generate-hashes", "--no-header", "--no-emit-index-url", "--no-emit-find-links")
-    _run([uv, "pip", "compile", "requirements.in", *options, *plain], folder)
+    run_command([uv, "pip", "compile", "requirements.in", *options, *plain], folder)
 
 
 def _complete(path: Path) -> None:
@@ -136,6 +165,7 @@ def main() -> int:
         for pin in pins:
             lock(pin, str(Path(arguments.lock).resolve()))
         return 0
+    download_wheels()
     failed = 0
     with ThreadPoolExecutor(2) as pool:  # the network and the unpacking take turns
         for pin, why, seconds in pool.map(_timed, pins):

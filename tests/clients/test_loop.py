@@ -15,9 +15,10 @@ import pytest
 from tests.clients import install
 from tests.clients.client_table import CLIENTS, LIBRARIES, Client, select_clients
 from tests.clients.conftest import NAMES
-from tests.clients.install import NotInstalled
+from tests.clients.install import NotInstalled, installed_version
 from tests.clients.page import PINS, page_blocks, run_block
 from tests.clients.runner import SimulatedGateway, run_tool_loop
+from tests.gateway.harness import wait_until
 
 
 def test_a_tool_loop(
@@ -27,9 +28,11 @@ def test_a_tool_loop(
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
-    row = {"client": client.name, "version": client.version, "dialect": client.dialect, "upstream": target}
+    version = installed_version(client.pin, client.version)
+    row = {"client": client.name, "version": version, "dialect": client.dialect, "upstream": target}
     for name, value in (*row.items(), ("streams", client.streams)):
         record_property(name, value)
+    before = _websockets(gateways(target))
     try:
         done = run_tool_loop(client, gateways(target), tmp_path)
     except NotInstalled as error:
@@ -39,6 +42,16 @@ def test_a_tool_loop(
     if wrong := done.wrong(client):
         where = done.keep(client, target)
         pytest.fail(f"{wrong} ({where})", pytrace=False)
+    if not client.warns:  # but for one about the home of this test, which is a temporary folder
+        words = [line for line in done.err.splitlines() if "warning" in line.lower() or " ERROR " in line]
+        assert [line for line in words if "could not create PATH aliases" not in line] == []
+    if client.streams == "WebSocket":  # a client could also have used HTTP after a refusal
+        wait_until(lambda: _websockets(gateways(target)) == before + 1)
+
+
+def _websockets(gateway: SimulatedGateway) -> int:
+    """How many WebSockets have ended."""
+    return sum(line["operation"] == "websocket" for line in gateway.harness.log_lines(0) if "operation" in line)
 
 
 @pytest.mark.parametrize("path", ["/", "/api/hello"])
@@ -54,18 +67,18 @@ def test_the_probes_of_claude_code_are_answered_at_once_and_by_us(
 
 # --- the examples for SDKs and frameworks in docs/clients.md, run as they are written there
 
-_ASKED = {client.pin for client in select_clients(NAMES)}
+_SELECTED_PINS = {client.pin for client in select_clients(NAMES)}
 
 
 def test_the_page_has_a_block_for_every_library_that_is_tried() -> None:
     assert set(page_blocks()) == set(PINS)
     names = {client.name.split()[0] for client in LIBRARIES}
-    spelt = {"anthropic-py": "anthropic", "openai-py": "openai", "ai-sdk-7": "ai-sdk"}
-    spelt |= {"anthropic-node": "@anthropic-ai/sdk", "openai-node": "openai for Node"}
-    assert {spelt.get(name, name) for name in names} == set(PINS)
+    title_names = {"anthropic-py": "anthropic", "openai-py": "openai", "ai-sdk-7": "ai-sdk"}
+    title_names |= {"anthropic-node": "@anthropic-ai/sdk", "openai-node": "openai for Node"}
+    assert {title_names.get(name, name) for name in names} == set(PINS)
 
 
-@pytest.mark.parametrize("name", [name for name, pin in PINS.items() if not pin or pin in _ASKED])
+@pytest.mark.parametrize("name", [name for name, pin in PINS.items() if not pin or pin in _SELECTED_PINS])
 def test_a_block_of_the_page_does_what_it_says(name: str, tmp_path: Path) -> None:
     done = run_block(name, tmp_path)
     assert (done.returncode, done.stdout) == (0, "You said: Hello there.\n"), done.stderr
@@ -86,7 +99,7 @@ def pinned(client: Client) -> str:
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
-def test_a_row_tells_the_version_that_is_pinned(client: Client) -> None:
+def test_a_row_shows_the_version_that_is_pinned(client: Client) -> None:
     text = pinned(client)
     assert f'"{client.version}"' in text or f"=={client.version} " in text
 
@@ -105,6 +118,7 @@ def test_a_client_that_could_not_be_installed_fails_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(install, "CACHE", tmp_path)
+    monkeypatch.setattr(install, "RUNS_NEWEST", False)
     with pytest.raises(install.NotInstalled, match="gemini is not installed"):
         install.installed_path("gemini")
     monkeypatch.setattr(install, "NPM", str(tmp_path / "no-npm"))

@@ -91,7 +91,7 @@ def read_by_client(client: str, data: bytes, conversation: Conversation) -> Repl
     """What the client's own dialect reads in the bytes it got. Raises the fault of a stream that failed."""
     dialect = dialect_of(client)
     reader = StreamReader(dialect.binding.frame_decoder(), dialect.codec.decoder(conversation, ENVIRONMENT))
-    events = [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
+    events = [event for decoded in (*reader.feed(data), *reader.close()) for event in decoded.events]
     check(events)
     return assemble_reply(events)
 
@@ -135,8 +135,8 @@ def test_an_answer_is_read_as_expected(exchange: Exchange) -> None:
             UPSTREAM.binding.frame_decoder(), UPSTREAM.codec.decoder(planned.translated, ENVIRONMENT, keys)
         )
         for piece in pieces(exchange.stream, seed):
-            events += [event for step in reader.feed(piece) for event in step.events]
-        events += [event for step in reader.close() for event in step.events]
+            events += [event for decoded in reader.feed(piece) for event in decoded.events]
+        events += [event for decoded in reader.close() for event in decoded.events]
         check(events)
         found = outcome(assemble_reply(ResponseFilters(planned, keys).feed(tuple(events))))
         ids = [
@@ -212,7 +212,7 @@ def test_a_failure_reaches_every_client(exchange: Exchange) -> None:
             assert error["message"] in answer.fault.message, exchange.vendor
             dialect = dialect_of(client)
             reader = StreamReader(dialect.binding.frame_decoder(), dialect.codec.decoder(conversation, ENVIRONMENT))
-            events = [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
+            events = [event for decoded in (*reader.feed(data), *reader.close()) for event in decoded.events]
             assert isinstance(events[-1], Failed), f"{exchange.vendor} to {client}"
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.disk.state_kinds import KINDS, Report
 
-_PATIENCE = 30.0  # seconds for the first report
+_TIMEOUT = 30.0  # seconds for the first report
 
 
 class Child:
@@ -34,10 +34,10 @@ class Child:
             os.close(reading)
             status = 1
             try:
-                work(lambda word: _say(writing, word))
+                work(lambda word: _report(writing, word))
                 status = 0
             except BaseException:  # noqa: BLE001  it must not return into the fork server
-                _say(writing, f"trouble: {traceback.format_exc()}")
+                _report(writing, f"problem: {traceback.format_exc()}")
             finally:
                 os._exit(status)
         os.close(writing)
@@ -45,7 +45,7 @@ class Child:
         self._raw = b""
 
     def first_word(self) -> None:
-        ready, _, _ = select.select([self._reading], [], [], _PATIENCE)
+        ready, _, _ = select.select([self._reading], [], [], _TIMEOUT)
         assert ready, "it says nothing"
 
     def kill(self) -> None:
@@ -60,18 +60,18 @@ class Child:
         return [json.loads(line) for line in self._raw.splitlines()]
 
 
-def _say(descriptor: int, word: str) -> None:
+def _report(descriptor: int, word: str) -> None:
     os.write(descriptor, json.dumps(word).encode() + b"\n")  # shorter than the buffer of a pipe, so the write is atomic
 
 
 def _killed(order: dict[str, Any]) -> dict[str, Any]:
     kind, folder = KINDS[order["kind"]], Path(order["folder"])
-    writer = Child(lambda say: kind.write(folder, order["url"], say))
+    writer = Child(lambda report: kind.write(folder, order["url"], report))
     writer.first_word()
     time.sleep(order["after"])
     writer.kill()
     reports = writer.words()
-    found = Child(lambda say: say(kind.read(folder, order["url"]))).words()
+    found = Child(lambda report: report(kind.read(folder, order["url"]))).words()
     return {"said": reports, "found": found}
 
 
@@ -80,7 +80,7 @@ def _raced(order: dict[str, Any]) -> dict[str, Any]:
     kind, folder = KINDS[order["kind"]], Path(order["folder"])
 
     def begin() -> Child:
-        child = Child(lambda say: kind.write(folder, order["url"], say))
+        child = Child(lambda report: kind.write(folder, order["url"], report))
         child.first_word()
         return child
 
@@ -88,14 +88,14 @@ def _raced(order: dict[str, Any]) -> dict[str, Any]:
     for after in order["after"]:
         time.sleep(after)
         if order["kills"]:
-            victim = children.pop(0)
-            victim.kill()
-            reports.append(victim.words())
+            killed = children.pop(0)
+            killed.kill()
+            reports.append(killed.words())
             children.append(begin())
     for child in children:
         os.kill(child.pid, signal.SIGTERM)
         reports.append(child.words())
-    found = Child(lambda say: say(kind.read(folder, order["url"]))).words()
+    found = Child(lambda report: report(kind.read(folder, order["url"]))).words()
     return {"said": reports, "found": found}
 
 
@@ -103,9 +103,9 @@ def _limited(order: dict[str, Any]) -> dict[str, Any]:
     """Return the reports of a writer with a file size limit, which acts like a full disk."""
     kind, folder = KINDS[order["kind"]], Path(order["folder"])
 
-    def work(say: Report) -> None:
+    def work(report: Report) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["limit"], order["limit"]))
-        kind.write_once(folder, order["url"], say)
+        kind.write_once(folder, order["url"], report)
 
     return {"said": Child(work).words()}
 

@@ -51,19 +51,19 @@ class StateKind:
 # --- the gateway's key
 
 
-def _mint(folder: Path, url: str, say: Report) -> None:
+def _create_keys(folder: Path, url: str, report: Report) -> None:
     path = folder / "state" / "key"
     while True:
-        say(f"minted {load_or_create_key(path).reveal()}")
-        say("removing")
+        report(f"minted {load_or_create_key(path).reveal()}")
+        report("removing")
         path.unlink()
 
 
-def _mint_once(folder: Path, url: str, say: Report) -> None:
+def _create_key(folder: Path, url: str, report: Report) -> None:
     try:
         load_or_create_key(folder / "state" / "key")
     except ConfigError as error:
-        say(str(error))
+        report(str(error))
 
 
 def _read_key(folder: Path, url: str) -> str:
@@ -80,7 +80,7 @@ def _failure(turn: int, index: int) -> tuple[CooldownScope, float, UpstreamFault
     return CooldownScope("upstream", f"credential {index}", ""), time.monotonic(), UpstreamFault("spent", fault=fault)
 
 
-def _cool(folder: Path, url: str, say: Report) -> None:
+def _cool(folder: Path, url: str, report: Report) -> None:
     cooldown_file._SAVE_DELAY = 0.0  # write as often as possible
 
     async def work() -> None:
@@ -90,20 +90,20 @@ def _cool(folder: Path, url: str, say: Report) -> None:
             for index in range(SCOPES):
                 breaker.note_failure(*_failure(turn, index))
             if (folder / "state" / cooldown_file.COOLDOWN_FILE).exists():
-                say(f"turn {turn}")
+                report(f"turn {turn}")
             await asyncio.sleep(0.001)
 
     asyncio.run(work())
 
 
-def _cool_once(folder: Path, url: str, say: Report) -> None:
+def _cool_once(folder: Path, url: str, report: Report) -> None:
     async def work() -> None:
         breaker = CircuitBreaker()
         saved = cooldown_file.CooldownFile(folder / "state", breaker)
         saved.load()
         breaker.note_failure(*_failure(0, 0))
         await saved.aclose()
-        say("no trouble")
+        report("no problem")
 
     asyncio.run(work())
 
@@ -121,15 +121,15 @@ def _list_of_turn(turn: int) -> SavedModelList:
     return SavedModelList("service", float(turn), [(f"turn-{turn}-{index}", turn, None) for index in range(SCOPES)])
 
 
-def _list_models(folder: Path, url: str, say: Report) -> None:
+def _list_models(folder: Path, url: str, report: Report) -> None:
     for turn in itertools.count():
         write_model_list(folder / "state" / "models" / "one.json", _list_of_turn(turn))
-        say(f"turn {turn}")
+        report(f"turn {turn}")
 
 
-def _list_models_once(folder: Path, url: str, say: Report) -> None:
+def _list_models_once(folder: Path, url: str, report: Report) -> None:
     write_model_list(folder / "state" / "models" / "one.json", _list_of_turn(0))
-    say("no trouble")
+    report("no problem")
 
 
 def _read_models(folder: Path, url: str) -> str:
@@ -148,20 +148,20 @@ def _refusal(turn: int) -> RefusalReport:
     )
 
 
-def _keep(folder: Path, url: str, say: Report) -> None:
-    ring = RefusalLog(folder / "state" / "refusals")
+def _keep(folder: Path, url: str, report: Report) -> None:
+    refusal_log = RefusalLog(folder / "state" / "refusals")
     for turn in itertools.count(time.monotonic_ns()):
-        assert ring.write(f"req_{turn}", encode_report(_refusal(turn)))
-        say(f"kept req_{turn}")
+        assert refusal_log.write(f"req_{turn}", encode_report(_refusal(turn)))
+        report(f"kept req_{turn}")
 
 
-def _keep_once(folder: Path, url: str, say: Report) -> None:
-    say(f"kept: {RefusalLog(folder / 'state' / 'refusals').write('req_0', encode_report(_refusal(0)))}")
+def _keep_once(folder: Path, url: str, report: Report) -> None:
+    report(f"kept: {RefusalLog(folder / 'state' / 'refusals').write('req_0', encode_report(_refusal(0)))}")
 
 
-def _read_ring(folder: Path, url: str) -> str:
-    ring = RefusalLog(folder / "state" / "refusals")
-    found = {identity: ring.load(identity) for identity in ring.ids()}
+def _read_refusals(folder: Path, url: str) -> str:
+    refusal_log = RefusalLog(folder / "state" / "refusals")
+    found = {identity: refusal_log.load(identity) for identity in refusal_log.ids()}
     whole = [
         identity
         for identity, each in found.items()
@@ -173,29 +173,29 @@ def _read_ring(folder: Path, url: str) -> str:
 # --- the configuration
 
 
-def _initialise(folder: Path, say: Report | None) -> int:
+def _initialise(folder: Path, report: Report | None) -> int:
     named = Namespace(config=folder / "config.toml", yes=True, only_print=False, force=True)
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
         status = init.run(named)
-    if say is not None:
-        say(errors.getvalue())
+    if report is not None:
+        report(errors.getvalue())
     return status
 
 
-def _initialise_for_ever(folder: Path, url: str, say: Report) -> None:
+def _initialise_for_ever(folder: Path, url: str, report: Report) -> None:
     os.environ["HOME"] = str(folder)
     for name in itertools.cycle(VARIABLES):
         for each in VARIABLES:
             os.environ.pop(each, None)
         os.environ[name] = "secret"
         assert _initialise(folder, None) == 0
-        say(name)
+        report(name)
 
 
-def _initialise_once(folder: Path, url: str, say: Report) -> None:
+def _initialise_once(folder: Path, url: str, report: Report) -> None:
     os.environ["HOME"] = str(folder)
-    _initialise(folder, say)
+    _initialise(folder, report)
 
 
 def _read_configuration(folder: Path, url: str) -> str:
@@ -245,7 +245,7 @@ def _hasty(pace: float) -> Callable[[], float]:
 
 
 def _refresh(kind: str, pace: float) -> Callable[[Path, str, Report], None]:
-    def write(folder: Path, url: str, say: Report) -> None:
+    def write(folder: Path, url: str, report: Report) -> None:
         async def work() -> None:
             client, ending = HttpClient(), asyncio.Event()
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.set)
@@ -260,7 +260,7 @@ def _refresh(kind: str, pace: float) -> Callable[[Path, str, Report], None]:
                 token = await credential.token()
                 if token.access != last:
                     last = token.access
-                    say(token.refresh.reveal())
+                    report(token.refresh.reveal())
                 await asyncio.sleep(0.0005)
             await credential.aclose()
 
@@ -270,8 +270,8 @@ def _refresh(kind: str, pace: float) -> Callable[[Path, str, Report], None]:
 
 
 def _refresh_once(kind: str) -> Callable[[Path, str, Report], None]:
-    def write(folder: Path, url: str, say: Report) -> None:
-        say(_renewed(kind, folder, url))
+    def write(folder: Path, url: str, report: Report) -> None:
+        report(_renewed(kind, folder, url))
 
     return write
 
@@ -305,10 +305,10 @@ def _read_token(kind: str) -> Callable[[Path, str], str]:
 
 
 KINDS = {
-    "key": StateKind(_mint, _read_key, _mint_once),
+    "key": StateKind(_create_keys, _read_key, _create_key),
     "cooldowns": StateKind(_cool, _read_cooldowns, _cool_once),
     "models": StateKind(_list_models, _read_models, _list_models_once),
-    "explain": StateKind(_keep, _read_ring, _keep_once),
+    "explain": StateKind(_keep, _read_refusals, _keep_once),
     "config": StateKind(_initialise_for_ever, _read_configuration, _initialise_once),
 } | {
     f"token-{kind}{name}": StateKind(_refresh(kind, pace), _read_token(kind), _refresh_once(kind))

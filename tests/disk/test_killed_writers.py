@@ -29,7 +29,7 @@ FULL = 200  # a limit in bytes that is smaller than each of the files
 STORES = ("own", "ide", "cli")
 
 
-class Nursery:
+class ForkServer:
     def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
         self._process, self.folder = process, folder
         self._chance = random.Random(8)
@@ -51,8 +51,8 @@ class Nursery:
         """Kill a writer; return its reports and what the reader found."""
         report = self.order(kind, url)
         [found] = report["found"]
-        assert not found.startswith("trouble"), found
-        assert not [word for word in report["said"] if word.startswith("trouble")], report["said"]
+        assert not found.startswith("problem"), found
+        assert not [word for word in report["said"] if word.startswith("problem")], report["said"]
         return report["said"], found
 
     def private(self) -> None:
@@ -65,14 +65,14 @@ class Nursery:
 
 
 @contextmanager
-def nursery(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def fork_server(folder: Path) -> Iterator[subprocess.Popen[str]]:
     # A bytecode file written under a size limit would be truncated in the shared cache.
     inherited = {name: os.environ.get(name, "") for name in ("PATH", "PYTHONPATH")}
-    surroundings = {**inherited, "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {**inherited, "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(
         [sys.executable, "-m", "tests.disk.fork_server"],
         cwd=ROOT,
-        env=surroundings,
+        env=variables,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -85,19 +85,19 @@ def nursery(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
-    with nursery(tmp_path_factory.mktemp("home")) as started:
+    with fork_server(tmp_path_factory.mktemp("home")) as started:
         yield started
 
 
 @pytest.fixture
-def home(process: subprocess.Popen[str], tmp_path: Path) -> Nursery:
-    return Nursery(process, tmp_path)
+def home(process: subprocess.Popen[str], tmp_path: Path) -> ForkServer:
+    return ForkServer(process, tmp_path)
 
 
 # --- state of the gateway
 
 
-def test_a_key_is_complete_or_missing_and_a_reported_one_stays(home: Nursery, kills: int) -> None:
+def test_a_key_is_complete_or_missing_and_a_reported_one_stays(home: ForkServer, kills: int) -> None:
     there = 0
     for _ in range(kills):
         reports, found = home.killed("key")
@@ -111,7 +111,7 @@ def test_a_key_is_complete_or_missing_and_a_reported_one_stays(home: Nursery, ki
     check_leftovers(home, home.folder / "state")
 
 
-def test_cooldowns_are_a_consistent_snapshot(home: Nursery, kills: int) -> None:
+def test_cooldowns_are_a_consistent_snapshot(home: ForkServer, kills: int) -> None:
     for _ in range(kills):
         _, found = home.killed("cooldowns")
         why = json.loads(found)
@@ -120,15 +120,15 @@ def test_cooldowns_are_a_consistent_snapshot(home: Nursery, kills: int) -> None:
     check_leftovers(home, home.folder / "state")
 
 
-def test_a_list_of_models_is_one_that_was_written(home: Nursery, kills: int) -> None:
+def test_a_list_of_models_is_one_that_was_written(home: ForkServer, kills: int) -> None:
     for _ in range(kills):
-        said, found = home.killed("models")
-        assert json.loads(found) in (int(said[-1].split()[1]), int(said[-1].split()[1]) + 1)
+        reported, found = home.killed("models")
+        assert json.loads(found) in (int(reported[-1].split()[1]), int(reported[-1].split()[1]) + 1)
         home.private()
     check_leftovers(home, home.folder / "state" / "models")
 
 
-def test_every_stored_refusal_is_readable_and_no_partial_one_is_shown(home: Nursery, kills: int) -> None:
+def test_every_stored_refusal_is_readable_and_no_partial_one_is_shown(home: ForkServer, kills: int) -> None:
     for _ in range(kills):
         reports, found = home.killed("explain")
         whole, count = json.loads(found)
@@ -138,7 +138,7 @@ def test_every_stored_refusal_is_readable_and_no_partial_one_is_shown(home: Nurs
     check_leftovers(home, home.folder / "state" / "refusals")
 
 
-def test_a_configuration_is_the_old_or_the_new_one(home: Nursery, kills: int) -> None:
+def test_a_configuration_is_the_old_or_the_new_one(home: ForkServer, kills: int) -> None:
     found_both: set[str] = set()
     for done in range(20 * kills):  # on a busy machine the kill may often come before the change
         if done >= kills and len(found_both) == 2:
@@ -153,7 +153,7 @@ def test_a_configuration_is_the_old_or_the_new_one(home: Nursery, kills: int) ->
     check_leftovers(home, home.folder)
 
 
-def check_leftovers(home: Nursery, folder: Path) -> None:
+def check_leftovers(home: ForkServer, folder: Path) -> None:
     """Check that each kill leaves at most one temporary file, which the next write removes a minute later."""
     remove_parts(folder)
     for part in home.leftovers():
@@ -193,7 +193,7 @@ def sign_in_service(service: type[TokenService]) -> Iterator[tuple[Simulator, li
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_no_kill_ends_a_login(home: Nursery, kills: int, store: str) -> None:
+def test_no_kill_ends_a_login(home: ForkServer, kills: int, store: str) -> None:
     """The service accepts the old token if the new one was never used: after every kill the next process continues."""
     with sign_in_service(LenientService) as (simulator, tokens):
         write_login(store, home.folder, "r0")
@@ -208,7 +208,7 @@ def test_no_kill_ends_a_login(home: Nursery, kills: int, store: str) -> None:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_used_token_is_on_disk_even_if_its_predecessor_is_revoked(home: Nursery, kills: int, store: str) -> None:
+def test_a_used_token_is_on_disk_even_if_its_predecessor_is_revoked(home: ForkServer, kills: int, store: str) -> None:
     """With a strict service only the response in transit can be lost with its reader."""
     lost = 0
     with sign_in_service(TokenService) as (simulator, tokens):
@@ -227,7 +227,7 @@ def test_a_used_token_is_on_disk_even_if_its_predecessor_is_revoked(home: Nurser
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_processes_that_race_for_one_rotating_token_lose_none(home: Nursery, store: str) -> None:
+def test_processes_that_race_for_one_rotating_token_lose_none(home: ForkServer, store: str) -> None:
     with sign_in_service(TokenService) as (simulator, tokens):
         write_login(store, home.folder, "r0")
         statuses, seen, report = list[int](), list[set[str]](), dict[str, Any]()
@@ -240,12 +240,12 @@ def test_processes_that_race_for_one_rotating_token_lose_none(home: Nursery, sto
     assert json.loads(report["found"][0])[1] == f"renewed {tokens[-1]}"
 
 
-def test_a_process_killed_with_the_lock_releases_it(home: Nursery, kills: int) -> None:
+def test_a_process_killed_with_the_lock_releases_it(home: ForkServer, kills: int) -> None:
     with sign_in_service(LenientService) as (simulator, tokens):
         write_login("own", home.folder, "r0")
         moments = [home.moment() * 4 for _ in range(kills // 2)]
         report = home.order("token-own-shared", simulator.url, race=3, after=moments, kills=True)
-        assert not [word for words in report["said"] for word in words if word.startswith("trouble")]
+        assert not [word for words in report["said"] for word in words if word.startswith("problem")]
         assert json.loads(report["found"][0])[1] == f"renewed {tokens[-1]}"
         assert {each.status for each in simulator.requests if each.path == "/refreshToken"} == {200}
 
@@ -257,13 +257,13 @@ def test_a_process_killed_with_the_lock_releases_it(home: Nursery, kills: int) -
     ("kind", "says"),
     [
         ("key", "too large"),
-        ("cooldowns", "no trouble"),
-        ("models", "no trouble"),
+        ("cooldowns", "no problem"),
+        ("models", "no problem"),
         ("explain", "kept: False"),
         ("config", "cannot be written"),
     ],
 )
-def test_on_a_full_disk_the_old_file_stays_and_the_error_is_clear(home: Nursery, kind: str, says: str) -> None:
+def test_on_a_full_disk_the_old_file_stays_and_the_error_is_clear(home: ForkServer, kind: str, says: str) -> None:
     if kind != "key":
         home.killed(kind)
     for part in home.leftovers():
@@ -276,7 +276,7 @@ def test_on_a_full_disk_the_old_file_stays_and_the_error_is_clear(home: Nursery,
 
 
 @pytest.mark.parametrize("store", ["own", "ide"])
-def test_on_a_full_disk_no_token_is_requested(home: Nursery, store: str) -> None:
+def test_on_a_full_disk_no_token_is_requested(home: ForkServer, store: str) -> None:
     with sign_in_service(TokenService) as (simulator, _):
         write_login(store, home.folder, "r0")
         before = (home.folder / "login" / "default.json").read_bytes()

@@ -1,4 +1,4 @@
-"""U10: the public API is exported, typed and described: every name, option and error of docs/library.md."""
+"""The public API is exported, typed and described: every name, option and error of docs/library.md."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def subclasses(kind: type[DragomanError]) -> Iterator[type[DragomanError]]:
 # --- names
 
 
-def test_u10_every_error_of_the_tree_is_exported() -> None:
+def test_every_error_of_the_tree_is_exported() -> None:
     tree = importlib.import_module("dragoman.errors")
     errors = {each.__name__ for each in subclasses(DragomanError) if each.__module__ == tree.__name__}
     assert len(errors) == 19
@@ -66,7 +66,7 @@ def documented() -> Iterator[tuple[str, str]]:
                 yield f"{name}.{member}", part.__doc__ or ""
 
 
-def test_u10_an_error_that_a_docstring_names_can_be_imported() -> None:
+def test_an_error_that_a_docstring_names_can_be_imported() -> None:
     texts = dict(documented())
     assert len(texts) > 100
     named = {(place, word) for place, text in texts.items() for word in re.findall(r"Raises? ([^.]*)", text)}
@@ -75,28 +75,28 @@ def test_u10_an_error_that_a_docstring_names_can_be_imported() -> None:
     assert {each for each in errors if each[1] not in PUBLIC} == set()
 
 
-def test_u10_every_public_name_has_a_docstring() -> None:
+def test_every_public_name_has_a_docstring() -> None:
     assert [name for name, text in documented() if not text.strip()] == []
 
 
-def test_u10_lists_of_names_agree() -> None:
+def test_lists_of_names_agree() -> None:
     assert sorted([*dragoman._MODULES, "__version__"]) == sorted(dragoman.__all__) == sorted(dir(dragoman))
     assert all(PUBLIC[name] is not None for name in dragoman.__all__)
 
 
-def test_u10_the_page_names_everything_that_is_public() -> None:
+def test_the_page_names_everything_that_is_public() -> None:
     prose = re.sub(r"^```.*?^```$", "", PAGE, flags=re.DOTALL | re.MULTILINE)
     words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", prose))))
     assert [name for name in PUBLIC if name not in words] == []
 
 
-def test_u10_the_page_lists_every_error_of_dragoman() -> None:
+def test_the_page_lists_every_error_of_dragoman() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", section("Errors").partition("Raised by")[0], re.MULTILINE)
     expected = [name for name, kind in PUBLIC.items() if inspect.isclass(kind) and issubclass(kind, DragomanError)]
     assert sorted(rows) == sorted(name for name in expected if name in dragoman.__all__)
 
 
-def test_u10_the_import_loads_nothing_else() -> None:
+def test_the_import_loads_nothing_else() -> None:
     script = "import sys, dragoman; print(sorted(name for name in sys.modules if name.startswith('dragoman.')))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "['dragoman._version']\n"
@@ -119,7 +119,7 @@ def settings_of_dialects() -> dict[str, tuple[Any, Any]]:
     return found
 
 
-def test_u10_options_are_the_settings_with_their_types() -> None:
+def test_options_are_the_settings_with_their_types() -> None:
     expected = {name: kind for name, (kind, _) in settings_of_dialects().items()}
     hints = get_type_hints(dragoman.Options)
     assert hints.pop("settings") is not None
@@ -127,7 +127,7 @@ def test_u10_options_are_the_settings_with_their_types() -> None:
     assert dragoman.Options.__required_keys__ == frozenset()
 
 
-def test_u10_the_page_describes_every_option_with_type_and_default() -> None:
+def test_the_page_describes_every_option_with_type_and_default() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \| `(.+?)` \| (.+) \|$", section("Options"), re.MULTILINE)
     plain = [[text.replace("\\|", "|").replace('"', "'") for text in row] for row in rows]
     described = {name: (kind, default) for name, kind, default, meaning in plain if meaning}
@@ -139,7 +139,7 @@ def test_u10_the_page_describes_every_option_with_type_and_default() -> None:
 # --- types
 
 
-def test_u10_a_program_that_uses_every_name_runs(tmp_path: Path) -> None:
+def test_a_program_that_uses_every_name_runs(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     done = subprocess.run(
         [sys.executable, "-W", "error", str(PROGRAM)],
@@ -153,7 +153,7 @@ def test_u10_a_program_that_uses_every_name_runs(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "used\n", "")
 
 
-def test_u10_a_program_that_uses_every_name_passes_strict_type_checks(tmp_path: Path) -> None:
+def test_a_program_that_uses_every_name_passes_strict_type_checks(tmp_path: Path) -> None:
     text = PROGRAM.read_text(encoding="utf-8")
     attributes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)]
     used = {(node.value.id, node.attr) for node in attributes if isinstance(node.value, ast.Name)}
@@ -177,7 +177,7 @@ WRONG = [
 ]
 
 
-def test_u10_a_wrong_option_or_argument_is_a_type_error(tmp_path: Path) -> None:
+def test_a_wrong_option_or_argument_is_a_type_error(tmp_path: Path) -> None:
     file = tmp_path / "wrong.py"
     file.write_text("import dragoman\n" + "".join(f"dragoman.{call}\n" for call, _ in WRONG), encoding="utf-8")
     reported = [line for line in check_types(file).splitlines() if ": error: " in line]
@@ -186,6 +186,6 @@ def test_u10_a_wrong_option_or_argument_is_a_type_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["translate_request", "translate_reply", "stream_translator"])
-def test_u10_options_have_a_type_at_run_time_too(name: str) -> None:
+def test_options_have_a_type_at_run_time_too(name: str) -> None:
     parameters = inspect.signature(inspect.unwrap(PUBLIC[name])).parameters
     assert parameters["options"].annotation == "Unpack[Options]"

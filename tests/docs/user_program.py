@@ -110,7 +110,7 @@ class Answers:
 
 def use_agent() -> None:
     """Run the tool loop, and read raw responses."""
-    watched: list[agent.Watched] = []
+    watched: list[agent.RunEvent] = []
     sender: agent.Sender = Answers()
     client: agent.Client = agent.DialectClient("openai", sender, "m")
     runner = agent.AgentRunner(client, [weather, agent.as_tool(len_of)], stream=False, watch=watched.append)
@@ -118,9 +118,9 @@ def use_agent() -> None:
     result: agent.RunResult = runner.run(question)
     usage: agent.Usage = result.usage
     assert (result.status, result.text, usage) == ("done", "Done.", agent.Usage())
-    assert isinstance(watched[0], agent.Asked) and isinstance(watched[-1], agent.Ended)
-    others = (agent.Said, agent.Thought, agent.Called, agent.Answered, agent.Stepped)
-    assert all(isinstance(event, (*others, agent.Asked, agent.Ended)) for event in watched)
+    assert isinstance(watched[0], agent.StepStarted) and isinstance(watched[-1], agent.RunEnded)
+    others = (agent.TextReceived, agent.ReasoningReceived, agent.ToolStarted, agent.ToolEnded, agent.StepEnded)
+    assert all(isinstance(event, (*others, agent.StepStarted, agent.RunEnded)) for event in watched)
     assert callable(agent.HttpSender("http://127.0.0.1:1"))
     tool: agent.Tool = agent.as_tool(weather)
     try:

@@ -23,7 +23,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.cases: Counter[int] = Counter()
-        self.troubles: dict[int, Counter[str]] = {}
+        self.problems: dict[int, Counter[str]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         properties = dict(report.user_properties)
@@ -31,8 +31,8 @@ class Tally:
             return
         number = int(str(properties["fault"]))
         self.cases[number] += int(str(properties["probes"]))
-        kinds = self.troubles.setdefault(number, Counter())
-        found = properties["troubles"]
+        kinds = self.problems.setdefault(number, Counter())
+        found = properties["problems"]
         kinds.update(found if isinstance(found, list) else ())
         if report.failed and not found:  # it failed outside of a probe
             kinds["wrong"] += 1
@@ -41,10 +41,10 @@ class Tally:
         width = max(len(name) for name in names.values())
         lines = [f"{'fault':<{width + 4}}{'cases':>8}{'lost':>6}{'wrong':>7}{'hung':>6}"]
         for number in sorted(self.cases):
-            kinds = self.troubles[number]
+            kinds = self.problems[number]
             counts = f"{self.cases[number]:>8}{kinds['lost']:>6}{kinds['wrong']:>7}{kinds['hung']:>6}"
             lines.append(f"{number:>2}  {names[number]:<{width}}{counts}")
-        total = sum(self.troubles.values(), Counter())
+        total = sum(self.problems.values(), Counter())
         counts = f"{sum(self.cases.values()):>8}{total['lost']:>6}{total['wrong']:>7}{total['hung']:>6}"
         return "\n".join([*lines, f"{'all':<{width + 4}}{counts}"])
 
@@ -59,7 +59,7 @@ def main() -> int:
     if not tally.cases:
         return int(status) or 1
     print(f"\n{tally.table({row.number: row.name for row in ROWS.values()})}\n\n{time.monotonic() - began:.0f} s")
-    bad = any(kinds[kind] for kinds in tally.troubles.values() for kind in KINDS)
+    bad = any(kinds[kind] for kinds in tally.problems.values() for kind in KINDS)
     return 1 if bad or status else 0
 
 

@@ -32,21 +32,21 @@ class ChaosClients:
     def __init__(self, case: Case, harness: GatewayHarness, models: int, kill: float) -> None:
         self.case, self.harness, self.models, self.kill = case, harness, models, kill
         self.requests = self.killed = self.answered = 0
-        self.troubles: list[AssertionError] = []
+        self.problems: list[AssertionError] = []
         self._lock = threading.Lock()
 
     def run(self, number: int, until: float) -> None:
-        dice = random.Random(number)
+        rng = random.Random(number)
         while time.monotonic() < until:
             with self._lock:
                 self.requests += 1
                 mark = f"mark{self.requests:06d}"
-            client, model = dice.choice(CLIENTS), f"m{dice.randrange(self.models)}"
-            leaves = dice.random() < self.kill
+            client, model = rng.choice(CLIENTS), f"m{rng.randrange(self.models)}"
+            leaves = rng.random() < self.kill
             try:
-                self._one(client, model, mark, dice.random() * 0.3 if leaves else None, reset=dice.random() < 0.5)
+                self._one(client, model, mark, rng.random() * 0.3 if leaves else None, reset=rng.random() < 0.5)
             except AssertionError as error:
-                self.troubles.append(error)
+                self.problems.append(error)
 
     def _one(self, client: str, model: str, mark: str, leaves_after: float | None, *, reset: bool) -> None:
         with connect(self.harness.url, 20) as sock:
@@ -99,9 +99,9 @@ def chaos(case: Case) -> None:
                 if thread.is_alive():
                     raise ResponseTimeout("a client is still waiting")
             case.probes += crowd.requests
-            for trouble in crowd.troubles:
-                kind = {ResponseTimeout: "hung", NoResponse: "lost"}.get(type(trouble), "wrong")
-                case.troubles.append((kind, str(trouble)[:300]))
+            for problem in crowd.problems:
+                kind = {ResponseTimeout: "hung", NoResponse: "lost"}.get(type(problem), "wrong")
+                case.problems.append((kind, str(problem)[:300]))
             if not crowd.answered or not crowd.killed:
                 raise WrongResponse(f"{crowd.answered} answered, {crowd.killed} killed: nothing was tried")
             check_settled(harness, tasks, crowd.requests)

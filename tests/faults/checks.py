@@ -1,4 +1,4 @@
-"""Compare the response that a client got with what the model sent: complete, an honest error, or a failure."""
+"""Compare the response that a client got with what the model sent: complete, an error that says so, or a failure."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def check_response(
     says: str | None = EXPECTED_TEXT,
     calls: Sequence[Any] | None = (EXPECTED_ARGUMENTS,),
 ) -> ParsedResponse | None:
-    """Raise NoResponse or WrongResponse unless the response is complete or an honest error.
+    """Raise NoResponse or WrongResponse unless the response is complete or an error that says so.
 
     With None for `says` or `calls` that content is not compared.
     """

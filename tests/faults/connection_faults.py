@@ -109,16 +109,16 @@ _ELSEWHERE = ("127.0.0.1", "::1", "169.254.169.254", "fe80::1", "0.0.0.0", "::ff
 def rebinding(case: Case) -> None:
     """A name that resolves to this machine: no local listener may get the key."""
     received: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as thief:
-        thief.settimeout(0.05)
-        url = f"https://api.nowhere.test:{thief.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0.05)
+        url = f"https://api.nowhere.test:{listening.getsockname()[1]}"
         for address in _ELSEWHERE if case.whole else _ELSEWHERE[:3]:
             probes = stream_and_whole(address, url=url, may="error", says="resolves to", max_requests=0)
             with patch.object(connecting, "resolve", _found(address)):
                 run_probes(same_probes(*probes))(case)
         with case.probe("nothing went there"):
             with suppress(TimeoutError):
-                received.append(thief.accept()[0].recv(10))
+                received.append(listening.accept()[0].recv(10))
             if received:
                 raise WrongResponse("a connection was made to the refused address")
     with case.probe("it connects to what was checked"):

@@ -109,7 +109,7 @@ ROWS = [
     FaultRow(
         50,
         "Kiro: no stop, {} then fragments, duplicate ids",
-        "the answer, or its honest part",
+        "the response, or the correct part of it",
         kiros_habits,
         all_pairs(("kiro",)),
     ),

@@ -198,7 +198,7 @@ ROWS = [
     FaultRow(67, "the clock jumps by an hour", "logins and cooldowns go on", clock_jumps, covering_pairs()[:2]),
     FaultRow(
         70,
-        "tokens: a storm, a sign-in service in trouble, a race",
+        "tokens: a storm, a sign-in service that fails, a race",
         "one refresh; errors; none burned",
         refreshed,
         [Pair("anthropic", "kiro"), Pair("openai", "kiro")],

@@ -87,13 +87,13 @@ def _rate_limited(_: Pair) -> Iterable[Probe]:
 def redirected(case: Case) -> None:
     """The target of the redirect listens, and must get no request."""
     came: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as thief:
-        thief.settimeout(0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.2)
 
         def watch() -> None:
             try:
                 while True:
-                    connection, _ = thief.accept()
+                    connection, _ = listener.accept()
                     came.append(connection.recv(65536))
                     connection.close()
             except OSError:
@@ -101,7 +101,7 @@ def redirected(case: Case) -> None:
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        place = f"http://127.0.0.1:{thief.getsockname()[1]}/v1/messages"
+        place = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/messages"
         probes = [
             probe
             for code in (301, 302, 303, 307, 308, 300, 304)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tests.faults.runner import Case, Pair, covering_pairs
+from tests.faults.runner import Case, Pair, covering_pairs, run_probes
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,12 @@ class FaultRow:
     run: Callable[[Case], None]
     pairs: Sequence[Pair] = ()
     quick: int = 1  # number of pairs in a short run
+    has_sessions: bool = False  # it can send its requests over a WebSocket, too
+
+    @property
+    def runs_over_websocket(self) -> bool:
+        """Whether the row can send its requests over a WebSocket, as all rows that are made by `run_probes` can."""
+        return self.has_sessions or self.run.__qualname__.startswith(run_probes.__qualname__)
 
     def cases(self, *, whole: bool) -> list[Pair]:
         pairs = list(self.pairs or covering_pairs())

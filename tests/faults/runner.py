@@ -23,6 +23,7 @@ from dragoman.wire.http import HttpRequest
 from tests.faults.checks import EXPECTED_ARGUMENTS, EXPECTED_TEXT, Probe, check_response
 from tests.faults.http_client import NoResponse, RawResponse, ResponseTimeout, WrongResponse, send_request
 from tests.faults.response_parsers import RESPONSE_PARSERS, ParsedResponse
+from tests.faults.websocket_exchange import send_over_websocket
 from tests.gateway.harness import GatewayHarness, start_gateway
 
 KEY_OF_UPSTREAM = "the-upstream-secret"
@@ -85,13 +86,7 @@ class ProbeResult:
 
     def ask(self, *, stream: bool = True) -> RawResponse:
         """Send the same request once more."""
-        self.case.requests += 1
-        return send_request(
-            self.harness.url,
-            client_request(self.case.pair.client, self.model, stream=stream),
-            self.harness.key,
-            PROBE_TIMEOUT,
-        )
+        return self.case.send(self.harness, client_request(self.case.pair.client, self.model, stream=stream))
 
 
 @dataclass
@@ -101,9 +96,10 @@ class Case:
     pair: Pair
     folder: Path
     whole: bool  # all probes, or a few
+    over_websocket: bool = False
     probes: int = 0
-    requests: int = 0  # sent to the running gateway
-    troubles: list[tuple[str, str]] = field(default_factory=list)
+    requests: int = 0  # sent to the running gateway; a session is one, and its message another
+    problems: list[tuple[str, str]] = field(default_factory=list)
 
     @contextmanager
     def probe(self, label: str) -> Iterator[None]:
@@ -114,7 +110,13 @@ class Case:
             kind = (
                 "hung" if isinstance(error, ResponseTimeout) else "lost" if isinstance(error, NoResponse) else "wrong"
             )
-            self.troubles.append((kind, f"{label}: {type(error).__name__}: {error}"))
+            self.problems.append((kind, f"{label}: {type(error).__name__}: {error}"))
+
+    def send(self, harness: GatewayHarness, request: HttpRequest, within: float = PROBE_TIMEOUT) -> RawResponse:
+        """Send a request and read the whole response. Raises ResponseTimeout, NoResponse."""
+        self.requests += 1 + self.over_websocket
+        exchange = send_over_websocket if self.over_websocket else send_request
+        return exchange(harness.url, request, harness.key, within)
 
     def some(self, probes: Iterable[Probe], few: int = 3) -> list[Probe]:
         """Return all probes, or in a short run a few, spread from the first to the last."""
@@ -288,7 +290,7 @@ def run_probes(
     """Return a function that runs probes, each with its own proxy; `alone`: each with its own gateway, too."""
 
     def run(case: Case) -> None:
-        probes = case.some(make(case.pair), few)
+        probes = case.some([probe for probe in make(case.pair) if probe.stream or not case.over_websocket], few)
         groups = [[probe] for probe in probes] if alone else [probes]
         for number, group in enumerate(groups):
             with case.probe("nothing is left over"), check_no_leaks():
@@ -338,12 +340,10 @@ def _run_probe(
     calls: Sequence[Any] | None = (EXPECTED_ARGUMENTS,),
 ) -> None:
     lag.worst = 0.0
-    shown.case.requests += 1
     client, harness, proxy = shown.case.pair.client, shown.harness, shown.proxy
     request = client_request(client, shown.model, stream=probe.stream)
-    raw = shown.raw = send_request(
-        harness.url, request, harness.key, PROBE_TIMEOUT if probe.within is None else probe.within + 5.0 + EXTRA_SECONDS
-    )
+    within = PROBE_TIMEOUT if probe.within is None else probe.within + 5.0 + EXTRA_SECONDS
+    raw = shown.raw = shown.case.send(harness, request, within)
     if probe.within is not None and raw.seconds > probe.within + SLACK + lag.worst:
         raise ResponseTimeout(f"it took {raw.seconds:.2f} s, with a deadline of {probe.within:g} s")
     shown.parsed = check_response(client, probe, raw, says, calls)

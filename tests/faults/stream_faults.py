@@ -59,7 +59,7 @@ class Rewrite(ProxyFault, frozen=True, kw_only=True):
             yield piece
 
 
-class Say(ProxyFault, frozen=True, kw_only=True):
+class FixedResponse(ProxyFault, frozen=True, kw_only=True):
     """A fault that replaces the simulator's stream."""
 
     body: bytes
@@ -69,12 +69,14 @@ class Say(ProxyFault, frozen=True, kw_only=True):
         return ProxiedResponse(200, (("content-type", self.kind),), pieces_of(self.body))
 
 
-def frames_of(upstream: str, events: Events) -> Say:
+def frames_of(upstream: str, events: Events) -> FixedResponse:
     """Return a fault that sends these events in the upstream's dialect."""
     dialect = registry.get(upstream)
     encoder = dialect.codec.encoder(STREAM_REQUEST, SYSTEM_ENVIRONMENT)
     body = b"".join(dialect.binding.encode_frame(payload) for event in events for payload in encoder.feed((event,)))
-    return Say(body=body, kind="text/event-stream" if upstream in SSE else "application/vnd.amazon.eventstream")
+    return FixedResponse(
+        body=body, kind="text/event-stream" if upstream in SSE else "application/vnd.amazon.eventstream"
+    )
 
 
 def ends_by_itself(pair: Pair, how: str = "end") -> bool:
@@ -231,9 +233,9 @@ def sixteen(case: Case) -> None:
     """Sixteen calls, interleaved as far as the upstream's dialect allows; then with index gaps and in reverse order."""
     events, arguments = _calls(16)
     if case.pair.upstream in ("openai",):
-        fault = Say(body=_interleaved(16, lambda index: index))
-        gaps = Say(body=_interleaved(16, lambda index: index * 3 + 2))
-        backwards = Say(body=_interleaved(16, lambda index: 15 - index))
+        fault = FixedResponse(body=_interleaved(16, lambda index: index))
+        gaps = FixedResponse(body=_interleaved(16, lambda index: index * 3 + 2))
+        backwards = FixedResponse(body=_interleaved(16, lambda index: 15 - index))
         run_probes(
             lambda _: [Probe("interleaved", (fault,)), Probe("index gaps", (gaps,))],
             says="",
@@ -293,10 +295,10 @@ def _usage(pair: Pair) -> Iterable[Probe]:
         body = frames_of("openai", base).body.replace(
             b'"choices"', b'"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2},"choices"'
         )
-        yield Probe("in every chunk", (Say(body=body),))
+        yield Probe("in every chunk", (FixedResponse(body=body),))
         yield Probe(
             "null in every chunk",
-            (Say(body=body.replace(b'{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}', b"null")),),
+            (FixedResponse(body=body.replace(b'{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}', b"null")),),
         )
 
 
@@ -343,7 +345,7 @@ def _errors(pair: Pair) -> Iterable[Probe]:
         frames_of(pair.upstream, (Started("m", "m"), BlockStarted(0, Text("")))).body
     )
     whole = frames_of(pair.upstream, text)
-    yield Probe("after the finish", (Say(body=whole.body + tail, kind=whole.kind),), "either")
+    yield Probe("after the finish", (FixedResponse(body=whole.body + tail, kind=whole.kind),), "either")
 
 
 ROWS = [
@@ -377,9 +379,9 @@ ROWS = [
         all_pairs(SSE),
     ),
     FaultRow(35, "unknown event types", "the answer", run_probes(_unknown, more=READ), covering_pairs(SSE)),
-    FaultRow(36, "frames twice", "an honest end, no call mixed up", run_altered_streams(_twice), all_pairs()),
+    FaultRow(36, "frames twice", "a correct end, no call mixed up", run_altered_streams(_twice), all_pairs()),
     FaultRow(37, "16 calls, interleaved, with gaps, reordered", "all calls whole", sixteen, all_pairs()),
-    FaultRow(38, "deltas for what never began", "an honest end", run_altered_streams(_orphans), all_pairs()),
+    FaultRow(38, "deltas for what never began", "a correct end", run_altered_streams(_orphans), all_pairs()),
     FaultRow(
         39,
         "usage never, last, twice, always",

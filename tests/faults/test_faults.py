@@ -1,4 +1,4 @@
-"""Every fault of the catalogue with its pairs of dialects: the client gets the reply or an honest error, in time."""
+"""Every fault of the catalogue with its pairs of dialects: the client gets the reply or an error that says so, in time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.faults.checks import EXPECTED_TEXT
 from tests.faults.client_faults import gateway_behind_proxy
 from tests.faults.conftest import ALL_PROBES
 from tests.faults.row import FaultRow
-from tests.faults.runner import UPSTREAMS, Case, Pair
+from tests.faults.runner import UPSTREAMS, Case, Pair, covering_pairs
 from tests.gateway.harness import KEY
 
 CASES = [
@@ -38,16 +38,40 @@ CASES = [
 ]
 
 
+def _upstream_of(row: FaultRow) -> list[str]:
+    """The upstreams of a row in a run over WebSocket: all of its pairs, or one."""
+    upstreams = list(dict.fromkeys(pair.upstream for pair in row.pairs or covering_pairs()))
+    return upstreams if ALL_PROBES else [upstreams[row.number % len(upstreams)]]
+
+
+OVER_WEBSOCKET = [
+    pytest.param(row, Pair("responses", upstream), id=f"{row.number}-websocket-{upstream}")
+    for row in ROWS.values()
+    if row.runs_over_websocket
+    for upstream in _upstream_of(row)
+]
+
+
 @pytest.mark.parametrize(("row", "pair"), CASES)
 def test_fault(row: FaultRow, pair: Pair, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    case = Case(pair, tmp_path, ALL_PROBES)
+    _check_fault(row, Case(pair, tmp_path, ALL_PROBES), record_property)
+
+
+@pytest.mark.parametrize(("row", "pair"), OVER_WEBSOCKET)
+def test_fault_over_websocket(
+    row: FaultRow, pair: Pair, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    _check_fault(row, Case(pair, tmp_path, ALL_PROBES, over_websocket=True), record_property)
+
+
+def _check_fault(row: FaultRow, case: Case, record_property: Callable[[str, object], None]) -> None:
     try:
         row.run(case)
     finally:
         record_property("fault", row.number)
         record_property("probes", max(case.probes, 1))
-        record_property("troubles", [kind for kind, _ in case.troubles])
-    assert not case.troubles, "\n".join(f"{kind} {detail}" for kind, detail in case.troubles)
+        record_property("problems", [kind for kind, _ in case.problems])
+    assert not case.problems, "\n".join(f"{kind} {detail}" for kind, detail in case.problems)
 
 
 # --- the defaults of rule 6, which the faults above scale down

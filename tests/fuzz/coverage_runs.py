@@ -48,8 +48,9 @@ def _fuzz(target: str, seconds: int) -> NoReturn:
     corpus.mkdir(parents=True, exist_ok=True)
     for example in examples:
         (corpus / hashlib.sha1(example, usedforsecurity=False).hexdigest()).write_bytes(example)
-    bend = make_mutator(target, examples)
-    mutator = {} if isinstance(bend, BytesMutator) else {"custom_mutator": bend}  # the fuzzer mutates bytes well itself
+    mutate = make_mutator(target, examples)
+    # The fuzzer mutates bytes well itself.
+    mutator = {} if isinstance(mutate, BytesMutator) else {"custom_mutator": mutate}
     arguments = [sys.argv[0], *_OPTIONS, f"-max_total_time={seconds}", str(corpus)]
     atheris.Setup(arguments, lambda data: run_target(target, data), **mutator)
     atheris.Fuzz()

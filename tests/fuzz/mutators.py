@@ -73,8 +73,8 @@ class BodyMutator:
         tree = _tree(data)
         for _ in range(rng.randint(1, 3)):
             tree = self._mutated(tree, rng)
-        bent = json.dumps(tree).encode()
-        return bent if len(bent) <= limit else data
+        mutated = json.dumps(tree).encode()
+        return mutated if len(mutated) <= limit else data
 
     def _mutated(self, tree: Any, rng: random.Random) -> Any:
         places = list(_places(tree))
@@ -131,9 +131,9 @@ class StreamMutator:
         if not frames or not rng.randrange(4):
             return self._bytes(data, limit, seed)
         for _ in range(rng.randint(1, 3)):
-            self._bend(frames, rng)
-        bent = b"".join(map(self._binding.encode_frame, frames))
-        return bent if len(bent) <= limit else data
+            self._mutate(frames, rng)
+        mutated = b"".join(map(self._binding.encode_frame, frames))
+        return mutated if len(mutated) <= limit else data
 
     def _frames(self, data: bytes) -> list[Payload]:
         decoder, found = self._binding.frame_decoder(), list[Frame]()
@@ -141,7 +141,7 @@ class StreamMutator:
             found.extend(decoder.feed(data))
         return [Payload(frame.kind.encode(errors="replace"), frame.data, frame.error) for frame in found]
 
-    def _bend(self, frames: list[Payload], rng: random.Random) -> None:
+    def _mutate(self, frames: list[Payload], rng: random.Random) -> None:
         at = rng.randrange(len(frames) + 1)
         if at == len(frames) or not rng.randrange(4):
             frames.insert(at, rng.choice(self._others))

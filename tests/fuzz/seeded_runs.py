@@ -35,9 +35,9 @@ def _proven(target: str, runs: int, seed: int) -> bool:
 def inputs(target: str, runs: int, seed: int) -> Iterator[bytes]:
     """Yield valid examples, mutated once or several times."""
     examples = list(seeds(target))
-    bend, rng = make_mutator(target, examples), random.Random(f"{target} {seed}")
+    mutate, rng = make_mutator(target, examples), random.Random(f"{target} {seed}")
     for _ in range(runs):
         data = rng.choice(examples)
         for _ in range(rng.randint(1, 4)):
-            data = bend(data, LIMIT, rng.getrandbits(32))
+            data = mutate(data, LIMIT, rng.getrandbits(32))
         yield data

@@ -21,7 +21,7 @@ from dragoman.conformance import laws
 from dragoman.conformance.laws import normalize_spelling
 from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError
-from dragoman.filters.raw_tools.outputs import Remark
+from dragoman.filters.raw_tools.outputs import EngineNote
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.response_stream import ResponseTranslator
@@ -40,7 +40,7 @@ CRASHES = VECTORS / "crashes"  # one folder for each target; the suite runs all 
 _REQUEST = Conversation(  # with tools, so that calls in a reply are checked
     "m", (Message("user", (Text("x"),)),), tools=tuple(ToolSpec(name, "", {}) for name in ("get_weather", "Read"))
 )
-_UNSAID = (
+_MAY_BE_MISSING = (
     "stream.input_json",
     "stream.input_cut",
     "stream.no_usage",
@@ -50,8 +50,8 @@ _SHOWN = 4096  # bytes of a finding that are shown
 _DEPTH = 100  # the gateway refuses deeper bodies at admission
 
 
-class BrokenPromise(AssertionError):
-    """A target broke a promise."""
+class PropertyBroken(AssertionError):
+    """A property that a fuzz target checks does not hold."""
 
 
 def sse(data: bytes) -> None:
@@ -68,7 +68,7 @@ def _cuts_of_frames(make: Callable[[], FrameDecoder], data: bytes) -> None:
     for pieces in ([data[i : i + 1] for i in range(len(data))], _split_in_two(data)):
         decoded = _decoded(make(), pieces)
         if decoded != whole:
-            raise BrokenPromise(f"frames depend on the cut: {whole!r} {decoded!r}")
+            raise PropertyBroken(f"frames depend on the cut: {whole!r} {decoded!r}")
 
 
 def _decoded(decoder: FrameDecoder, pieces: list[bytes]) -> tuple[list[Frame], str]:
@@ -94,17 +94,17 @@ def _header_round_trip(data: bytes) -> None:
         return
     frame = decode_message(encode_message(headers, data))
     if frame.headers != headers or frame.payload != data:
-        raise BrokenPromise(f"headers came back otherwise: {headers!r} {frame.headers!r}")
+        raise PropertyBroken(f"headers came back otherwise: {headers!r} {frame.headers!r}")
 
 
 def raw_tools(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     for choice in ("auto", "kimi"):
-        whole = [emitted for emitted in outputs([text], choice) if not isinstance(emitted, Remark)]
+        whole = [emitted for emitted in outputs([text], choice) if not isinstance(emitted, EngineNote)]
         for pieces in (list(text), [text[: len(text) // 2], text[len(text) // 2 :]]):
-            emitted = [each for each in outputs(pieces, choice) if not isinstance(each, Remark)]
+            emitted = [each for each in outputs(pieces, choice) if not isinstance(each, EngineNote)]
             if emitted != whole:
-                raise BrokenPromise(f"calls depend on the cut: {whole!r} {emitted!r}")
+                raise PropertyBroken(f"calls depend on the cut: {whole!r} {emitted!r}")
 
 
 def request(dialect: Dialect, data: bytes) -> None:
@@ -126,7 +126,7 @@ def request(dialect: Dialect, data: bytes) -> None:
         if not broken and (
             breaches := upstream.codec.breaches(sent)
         ):  # rules that were broken in the input may stay broken
-            raise BrokenPromise(f"what {dialect.name} asks breaks rules of {upstream.name}: {breaches!r}")
+            raise PropertyBroken(f"what {dialect.name} asks breaks rules of {upstream.name}: {breaches!r}")
     if not broken:
         _check_round_trip(dialect, conversation)
 
@@ -136,13 +136,13 @@ def _check_round_trip(dialect: Dialect, first: Conversation) -> None:
     try:
         again = dialect.codec.parse_request(dialect.codec.render_request(first))
     except DragomanError as error:
-        raise BrokenPromise(f"{dialect.name} cannot say its own body: {error!r} {first!r}") from error
+        raise PropertyBroken(f"{dialect.name} cannot say its own body: {error!r} {first!r}") from error
     original, found = (dict(each.extra.fields) if each.extra else {} for each in (first, again))
     lost = [name for name, value in original.items() if name not in found or found[name] != value]
     if lost or normalize_spelling(structs.replace(first, extra=None)) != normalize_spelling(
         structs.replace(again, extra=None)
     ):
-        raise BrokenPromise(f"{dialect.name} loses something of its own body: {lost} {first!r} {again!r}")
+        raise PropertyBroken(f"{dialect.name} loses something of its own body: {lost} {first!r} {again!r}")
 
 
 def answer(dialect: Dialect, data: bytes) -> None:
@@ -154,9 +154,9 @@ def answer(dialect: Dialect, data: bytes) -> None:
         return  # passed through unchanged
     answer, frames = ResponseTranslator(planned, laws.fixed_environment()), client.binding.frame_decoder()
     frames_out = [*frames.feed(answer.feed(data) + answer.close()), *frames.close()]
-    broken = [each for each in client.codec.stream_breaches(frames_out) if not each.rule.endswith(_UNSAID)]
+    broken = [each for each in client.codec.stream_breaches(frames_out) if not each.rule.endswith(_MAY_BE_MISSING)]
     if broken:
-        raise BrokenPromise(
+        raise PropertyBroken(
             f"the {client.name} response translated from {dialect.name} breaks the rules of {client.name}: {broken!r}"
         )
 

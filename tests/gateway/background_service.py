@@ -61,7 +61,7 @@ def events(job: str) -> list[dict[str, Any]]:
 class BackgroundService:
     """The state of the service.
 
-    `trouble` lists what the next POSTs get instead of a response: a status, `reset`, `garbage` or `unknown`.
+    `failures` lists what the next POSTs get instead of a response: a status, `reset`, `garbage` or `unknown`.
     """
 
     def __init__(self, name: str) -> None:
@@ -70,7 +70,7 @@ class BackgroundService:
         self.requests: list[tuple[str, str, str, str]] = []  # method, path, query, key
         self.bodies: list[Any] = []
         self.jobs: dict[str, str] = {}  # id -> status
-        self.trouble: list[str | int] = []
+        self.failures: list[str | int] = []
         self.retry_after = ""  # seconds; sent with every refusal
         self.reads: bytes | None = None  # the response to every GET
         self.cut_after: int | None = None  # sequence number of the last event before a stream is cut
@@ -123,19 +123,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(response(job, "cancelled"))
             return
         self.service.bodies.append(body)
-        trouble = self.service.trouble.pop(0) if self.service.trouble else None
-        if trouble == "reset":
+        failure = self.service.failures.pop(0) if self.service.failures else None
+        if failure == "reset":
             self.close_connection = True
             return
-        if trouble == "garbage":
+        if failure == "garbage":
             self._send(b"<html>")
             return
-        if trouble == "unknown":
+        if failure == "unknown":
             error = {"message": "not found", "type": "invalid_request_error", "code": "previous_response_not_found"}
             self._send({"error": error}, 400)
             return
-        if isinstance(trouble, int):
-            self._send({"error": {"message": "no", "type": "server_error"}}, trouble)
+        if isinstance(failure, int):
+            self._send({"error": {"message": "no", "type": "server_error"}}, failure)
             return
         job = f"resp_{self.service.name}_{len(self.service.jobs)}"
         self.service.jobs[job] = "queued"

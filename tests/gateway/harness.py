@@ -260,8 +260,8 @@ def wait_until(true: Any, seconds: float = TIMEOUT) -> None:
 
 def wait_for_refusal(state: Path, request_id: str, seconds: float = 5.0) -> RefusalReport | None:
     """Return the recorded refusal of a request; wait for it, because it is written after the response."""
-    ring, until = RefusalLog(state / "refusals"), time.monotonic() + seconds
-    while (found := ring.load(request_id)) is None and time.monotonic() < until:
+    refusal_log, until = RefusalLog(state / "refusals"), time.monotonic() + seconds
+    while (found := refusal_log.load(request_id)) is None and time.monotonic() < until:
         time.sleep(0.005)
     return found
 

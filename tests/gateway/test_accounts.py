@@ -17,7 +17,7 @@ from dragoman.accounts.book import AccountBook
 from dragoman.accounts.keys import aws_secret
 from dragoman.accounts.limit_text import parse_limit
 from dragoman.dialects.anthropic.encoder import parse_usage
-from dragoman.gateway.accounting import kept_for_an_hour
+from dragoman.gateway.accounting import one_hour_cache_writes
 from dragoman.model.conversation import Usage
 from dragoman.simulator import Simulator, parse_script, running_simulator
 from dragoman.store.interface import ClientKey, LedgerRow, Store, UsageQuery
@@ -33,6 +33,7 @@ from tests.gateway.harness import (
     wait_until,
 )
 from tests.gateway.socket_client import SocketClient, converse_body, raw, signed_request
+from tests.gateway.websocket_client import WebSocketClient
 
 T = TypeVar("T")
 MODEL = "claude-sonnet-4.5"
@@ -344,8 +345,8 @@ def test_the_cost_of_a_request_is_in_the_ledger_and_counts_against_a_budget(tmp_
         assert len(row.price_version) == 12
         assert accounts.run(lambda store: store.used((f"key:{key.id}", "cost", "month")))[0] == row.cost
         assert harness.log_lines()[0]["cost_nanodollars"] == row.cost
-        dear = {**body, "max_tokens": 100_000}  # a reply of 4,096 tokens is expected: 4.096 cents
-        status, _, answer = harness.request("/v1/chat/completions", dear, key=text)
+        expensive = {**body, "max_tokens": 100_000}  # a reply of 4,096 tokens is expected: 4.096 cents
+        status, _, answer = harness.request("/v1/chat/completions", expensive, key=text)
         assert status == 429 and "may use 0.01 dollars a month" in json.loads(answer)["error"]["message"]
         other = {**body, "model": "another"}
         status, _, answer = harness.request("/v1/chat/completions", other, key=text)
@@ -358,8 +359,8 @@ def test_the_cost_of_a_request_is_in_the_ledger_and_counts_against_a_budget(tmp_
 def test_cache_writes_that_are_kept_for_an_hour_are_known() -> None:
     created: Json = {"ephemeral_5m_input_tokens": 4, "ephemeral_1h_input_tokens": 6}
     usage = parse_usage({"input_tokens": 1, "output_tokens": 2, "cache_creation": created})
-    assert usage is not None and usage.cache_write == 10 and kept_for_an_hour(usage) == 6
-    assert kept_for_an_hour(Usage(1, 2, cache_write=5)) == 0
+    assert usage is not None and usage.cache_write == 10 and one_hour_cache_writes(usage) == 6
+    assert one_hour_cache_writes(Usage(1, 2, cache_write=5)) == 0
 
 
 # --- revocation of running streams
@@ -381,6 +382,25 @@ def test_running_streams_of_a_revoked_key_end_or_finish(setting: str, tmp_path: 
         assert b"message_stop" in answer and b"done" in answer and row.outcome == "ok"
     else:
         assert b"was revoked" in answer and b"done" not in answer and row.outcome == "cut"
+
+
+@pytest.mark.parametrize("setting", ["finish", "end"])
+def test_a_session_of_a_revoked_key_ends_or_answers_nothing_more(setting: str, tmp_path: Path) -> None:
+    settings = f"[accounts]\nrevoked_streams = '{setting}'"
+    with gateway_with_accounts(tmp_path, settings=settings) as (harness, accounts, simulator):
+        text, key = accounts.create("one", "concurrency=1")
+        with WebSocketClient(harness.url, key=text) as client:
+            client.send(model=MODEL, input="hello", store=False)
+            assert client.events()[-1]["type"] == "response.completed"
+            accounts.run(lambda store: management.revoke_key(store, "one"))
+            wait_until(lambda: '"event":"key_revoked"' in harness.text)
+            if setting == "end":
+                assert client.wait_closed() == 1001
+            else:
+                client.send(model=MODEL, input="more", store=False)
+                (error,) = client.events()
+                assert (error["status"], "was revoked" in error["error"]["message"]) == (401, True)
+        assert (simulator.total, accounts.rows()[0].key) == (1, key.id)
 
 
 # --- without the store

@@ -301,12 +301,36 @@ def test_a_deeply_nested_body_is_refused(harness: GatewayHarness) -> None:
     assert '"outcome":"bug"' not in harness.text
 
 
-def test_u1_an_unknown_model_is_a_404_with_similar_names_patterns_and_remedies(harness: GatewayHarness) -> None:
+def test_an_unknown_model_is_a_404_with_similar_names_patterns_and_remedies(harness: GatewayHarness) -> None:
     status, _, body = harness.request("/v1/messages", anthropic_body("claude-sonnet-4-6"))
     assert status == 404
     message = json.loads(body)["error"]["message"]
     for words in ("claude-sonnet-4-5", "x-*", "UPSTREAM/MODEL (upstreams: one, two)", "[default]", "dragoman models"):
         assert words in message
+
+
+@pytest.mark.parametrize(
+    ("path", "client", "hint"),
+    [
+        ("/v1/v1/messages", "anthropic", "; check the base URL, which must end before /v1/messages"),
+        ("/anthropic/v1/messages", "anthropic", "; check the base URL, which must end before /v1/messages"),
+        ("/a/model/m/converse", "bedrock", "; check the base URL, which must end before /model/m/converse"),
+        ("/v1/nothing", "openai", "; check the base URL"),
+        ("/" * 5000, "openai", "; check the base URL"),
+    ],
+)
+def test_an_unknown_path_is_not_an_unknown_model(harness: GatewayHarness, path: str, client: str, hint: str) -> None:
+    status, headers, body = harness.request(path, anthropic_body())
+    error = json.loads(body)
+    assert (status, "model" in body.decode().replace("/model/", "")) == (404, False)
+    message = error["message"] if client == "bedrock" else error["error"]["message"]
+    assert message == f"there is no endpoint POST {path}{hint}"
+    if client == "openai":
+        assert error["error"]["code"] == "unknown_url"
+    elif client == "anthropic":
+        assert error["error"]["type"] == "not_found_error"
+    else:
+        assert headers["x-amzn-errortype"] == "ResourceNotFoundException"
 
 
 def test_probes_need_no_key_and_return_one_word(harness: GatewayHarness) -> None:

@@ -1,4 +1,4 @@
-"""S2, S3, S9: bounds for names and messages from clients and upstreams, and the owners of stored responses."""
+"""Bounds for names and messages from clients and upstreams, and the owners of stored responses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def request_for_model(path: str, model: str, stream: bool) -> object:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
-def test_s3_a_too_long_model_name_is_refused_and_not_stored(path: str, stream: bool, tmp_path: Path) -> None:
+def test_a_too_long_model_name_is_refused_and_not_stored(path: str, stream: bool, tmp_path: Path) -> None:
     with running_simulator("openai") as simulator:
         with start_gateway(upstream_config("one", "openai", simulator.url), tmp_path) as harness:
             status, _, body = harness.request(path, request_for_model(path, "m" * (LONGEST + 1), stream))
@@ -49,7 +49,7 @@ def test_s3_a_too_long_model_name_is_refused_and_not_stored(path: str, stream: b
 
 
 @pytest.mark.parametrize("suffix", ["-thinking", "-latest", "-20250101", "[1m]"])
-def test_s3_a_name_with_very_many_suffixes_is_read_in_linear_time(suffix: str) -> None:
+def test_a_name_with_very_many_suffixes_is_read_in_linear_time(suffix: str) -> None:
     def work(count: int) -> Work:
         name = "claude" + suffix * count
         return lambda: normalize_model_name.__wrapped__(name)
@@ -57,7 +57,7 @@ def test_s3_a_name_with_very_many_suffixes_is_read_in_linear_time(suffix: str) -
     check_linear_growth(work, 1000)
 
 
-def test_s3_a_user_id_is_searched_once_for_a_session() -> None:
+def test_a_user_id_is_searched_once_for_a_session() -> None:
     check_linear_growth(lambda count: lambda: _SESSION.search("session" + "_" * count), 2000)
 
 
@@ -75,8 +75,8 @@ def test_a_session_is_found_in_every_form_of_user_id(user: str, session: str) ->
     assert found is not None and found[1] == session
 
 
-def test_s3_a_user_id_of_a_hundred_thousand_characters_is_forwarded_quickly(tmp_path: Path) -> None:
-    """S3: the search blocked the event loop for minutes."""
+def test_a_user_id_of_a_hundred_thousand_characters_is_forwarded_quickly(tmp_path: Path) -> None:
+    """Regression: the search blocked the event loop for minutes."""
     with (
         running_simulator("kiro") as simulator,
         start_gateway(upstream_config("one", "kiro", simulator.url), tmp_path) as harness,
@@ -99,14 +99,14 @@ def error_body(message: str) -> bytes:
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_s3_a_very_long_error_is_cut_before_it_is_searched_for_secrets(
+def test_a_very_long_error_is_cut_before_it_is_searched_for_secrets(
     path: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Errors in whole responses and in streams have no size limit of their own, unlike refusals."""
-    looked: list[int] = []
+    checks: list[int] = []
 
     def searched(text: str) -> str:
-        looked.append(len(text))
+        checks.append(len(text))
         return mask_keys(text)
 
     monkeypatch.setattr(redaction, "mask_keys", searched)
@@ -124,7 +124,7 @@ def test_s3_a_very_long_error_is_cut_before_it_is_searched_for_secrets(
             [line] = harness.log_lines()
             assert len(line["error"]) < 2 * redaction.MAX_MESSAGE_LENGTH
             harness.running.gateway.status()
-    assert max(looked) <= 2 * redaction.MAX_MESSAGE_LENGTH
+    assert max(checks) <= 2 * redaction.MAX_MESSAGE_LENGTH
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_details_are_not_truncated_to_invalid_json() -> None:
     assert fault.details == ""
 
 
-# --- S9: a stored response belongs to the key, whichever way a request sends it
+# --- a stored response belongs to the key, whichever way a request sends it
 
 PATH = "/v1/responses"
 
@@ -182,8 +182,8 @@ def send(
     return status, answer
 
 
-def test_s9_a_stored_response_is_found_with_every_form_of_the_key(tmp_path: Path) -> None:
-    """S9: the owner was the header text, so a signed request never found its stored response."""
+def test_a_stored_response_is_found_with_every_form_of_the_key(tmp_path: Path) -> None:
+    """Regression: the owner was the header text, so a signed request never found its stored response."""
     with (
         running_simulator("openai") as simulator,
         start_gateway(upstream_config("one", "openai", simulator.url), tmp_path) as harness,

@@ -1,4 +1,4 @@
-"""S1: all counters return to zero after clients are gone, however the clients behave.
+"""All counters return to zero after clients are gone, however the clients behave.
 
 A property over sequences of clients: each sends one of many heads, some or all of its body, perhaps more than it
 announced, and then reads, disconnects, resets its connection or closes its sending side.
@@ -171,8 +171,8 @@ def counters(harness: GatewayHarness, connections: ConnectionRegistry) -> dict[s
     pools = [unadmitted._new, unadmitted._returning]
     counts = {
         "requests": load.requests,
-        "asked": load.request_bytes,
-        "kept": load.response_bytes,
+        "request bytes": load.request_bytes,
+        "response bytes": load.response_bytes,
         "by peer": load.by_peer,
         "live": len(gateway._live),
         "unproven": [
@@ -185,7 +185,7 @@ def counters(harness: GatewayHarness, connections: ConnectionRegistry) -> dict[s
     return {name: count for name, count in counts.items() if count and count != [0, 0]}
 
 
-def test_s1_all_counters_are_released_however_clients_behave(harness: GatewayHarness) -> None:
+def test_all_counters_are_released_however_clients_behave(harness: GatewayHarness) -> None:
     with SocketClient(harness, first=b"GET "):
         wait_until(lambda: any(open_registries()))
         [connections] = [each for each in open_registries() if each]
@@ -206,7 +206,7 @@ def test_s1_all_counters_are_released_however_clients_behave(harness: GatewayHar
 
 
 @pytest.mark.parametrize("loop", EVENT_LOOPS)
-def test_s1_all_counters_are_released_when_the_gateway_stops(
+def test_all_counters_are_released_when_the_gateway_stops(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, loop: str
 ) -> None:
     with running_simulator("openai", script=parse_script(SCRIPT)) as simulator, ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""S8, S11, S15: the client address in logs and limits, trusted proxies, and limits of connections per address."""
+"""The client address in logs and limits, trusted proxies, and limits of connections per address."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def client_of(harness: GatewayHarness, source: str, *lines: str, first: bytes = 
     return str(harness.log_lines(before + 1)[-1]["client"])
 
 
-def test_s15_the_log_contains_the_client_address(simulator: Simulator, tmp_path: Path) -> None:
-    """S15: the log had no address. Forwarding headers count only from proxies that a setting trusts."""
+def test_the_log_contains_the_client_address(simulator: Simulator, tmp_path: Path) -> None:
+    """Regression: the log had no address. Forwarding headers count only from proxies that a setting trusts."""
     with start_gateway(upstream_config("one", "anthropic", simulator.url), tmp_path) as harness:
         for source in ("127.0.0.1", STRANGER):
             assert client_of(harness, source) == source
@@ -70,7 +70,7 @@ def test_s15_the_log_contains_the_client_address(simulator: Simulator, tmp_path:
             assert client.answer()[0] == 400
 
 
-def test_s15_x_forwarded_for_counts_from_trusted_peers_only(simulator: Simulator, tmp_path: Path) -> None:
+def test_x_forwarded_for_counts_from_trusted_peers_only(simulator: Simulator, tmp_path: Path) -> None:
     flags = {"server__trusted_proxies": ["127.0.0.9", "10.0.0.0/8"]}
     with start_gateway(upstream_config("one", "anthropic", simulator.url), tmp_path, **flags) as harness:  # type: ignore[arg-type]
         forwarded = "x-forwarded-for: 198.51.100.1, 192.0.2.1, 10.1.2.3"
@@ -104,9 +104,7 @@ def test_the_rightmost_untrusted_hop_is_the_client(forwarded: str, client: str) 
     assert proxies.client_of("192.0.2.99", (("x-forwarded-for", forwarded),)) == "192.0.2.99"
 
 
-def test_s15_the_proxy_protocol_is_read_from_trusted_peers_only(
-    simulator: Simulator, tmp_path: Path, loop: str
-) -> None:
+def test_the_proxy_protocol_is_read_from_trusted_peers_only(simulator: Simulator, tmp_path: Path, loop: str) -> None:
     flags = {"server__trusted_proxies": [PROXY], "server__proxy_protocol": True}
     with start_gateway(upstream_config("one", "anthropic", simulator.url), tmp_path, **flags) as harness:  # type: ignore[arg-type]
         assert client_of(harness, PROXY, first=V1) == "192.0.2.7"
@@ -173,8 +171,8 @@ def open_registries() -> list[ConnectionRegistry]:
     return [server.connections for server in gateway_servers() if server.connections]
 
 
-def test_s11_connections_without_a_proxy_header_are_limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """S11: they were not counted, so they used up the file descriptors of other connections."""
+def test_connections_without_a_proxy_header_are_limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Regression: they were not counted, so they used up the file descriptors of other connections."""
     monkeypatch.setattr(serve, "_max_connections", lambda: 4)
     with (
         gateway_with_simulator("", tmp_path, **FLAGS) as (harness, _),
@@ -199,8 +197,8 @@ def test_s11_connections_without_a_proxy_header_are_limited(monkeypatch: pytest.
         assert admitted.answer()[0] == 200
 
 
-def test_s11_a_client_behind_a_proxy_has_the_limit_of_one_client(tmp_path: Path) -> None:
-    """S11: one client could take all connections, because they were not counted by client address."""
+def test_a_client_behind_a_proxy_has_the_limit_of_one_client(tmp_path: Path) -> None:
+    """Regression: one client could take all connections, because they were not counted by client address."""
     with (
         gateway_with_simulator("", tmp_path, server__limits__peer_connections=2, **FLAGS) as (harness, _),
         ExitStack() as stack,
@@ -220,8 +218,8 @@ def test_s11_a_client_behind_a_proxy_has_the_limit_of_one_client(tmp_path: Path)
         assert clients[3].answer()[0] == 200
 
 
-def test_u4_proxies_and_the_limit_of_one_client_are_reloaded(tmp_path: Path) -> None:
-    """U4: both needed a restart."""
+def test_proxies_and_the_limit_of_one_client_are_reloaded(tmp_path: Path) -> None:
+    """Regression: both needed a restart."""
     through = request_via_proxy("192.0.2.1") + request_bytes()
     with gateway_with_simulator("", tmp_path) as (harness, simulator), ExitStack() as stack:
         with SocketClient(harness, FRONT, first=through) as client:
@@ -246,8 +244,8 @@ def test_a_missing_proxy_header_times_out(monkeypatch: pytest.MonkeyPatch, tmp_p
         wait_until(lambda: not open_registries())
 
 
-def test_s11_a_trusted_ipv6_proxy_is_exempt_from_the_limit_of_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S11: its /64 network was not found among the proxies, so the limit of one client applied."""
+def test_a_trusted_ipv6_proxy_is_exempt_from_the_limit_of_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: its /64 network was not found among the proxies, so the limit of one client applied."""
     monkeypatch.setattr(serve, "_max_connections", lambda: 1000)
     found: list[Any] = []
     monkeypatch.setattr(serve, "Acceptor", lambda *_, max_of_peer, **__: found.append(max_of_peer))
@@ -258,8 +256,8 @@ def test_s11_a_trusted_ipv6_proxy_is_exempt_from_the_limit_of_one_client(monkeyp
     assert (found[0]("2001:db8::1"), found[0]("2001:db9::1")) == (1000, 500)
 
 
-def test_s8_silent_admin_connections_are_limited() -> None:
-    """S8: each connection holds a file descriptor for 5 s, with or without a key."""
+def test_silent_admin_connections_are_limited() -> None:
+    """Each connection holds a file descriptor for 5 s, with or without a key."""
 
     async def run() -> None:
         server = admin_listener(None, is_private=False)  # type: ignore[arg-type]
@@ -276,7 +274,7 @@ def test_s8_silent_admin_connections_are_limited() -> None:
     asyncio.run(run())
 
 
-# --- S11: limits by peer address, and the order in which connections are closed at the limit
+# --- limits by peer address, and the order in which connections are closed at the limit
 
 PROBE = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 LONG = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]'
@@ -285,8 +283,8 @@ LONG = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]'
 # --- connections
 
 
-def test_s11_connections_without_a_valid_key_are_closed_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """S11: idle sockets could fill the limit and block all other clients."""
+def test_connections_without_a_valid_key_are_closed_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Regression: idle sockets could fill the limit and block all other clients."""
     monkeypatch.setattr(serve, "_max_connections", lambda: 4)
     with (
         gateway_with_simulator('then = "last"\n[[turn]]\ntext = "Yes."', tmp_path, "openai") as (harness, _),
@@ -304,9 +302,7 @@ def test_s11_connections_without_a_valid_key_are_closed_first(monkeypatch: pytes
         assert admitted.answer()[0] == 200
 
 
-def test_s11_connections_with_running_requests_are_never_closed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_connections_with_running_requests_are_never_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(serve, "_max_connections", lambda: 3)
     with gateway_with_simulator(LONG, tmp_path, "openai") as (harness, simulator), ExitStack() as stack:
         streams = [stack.enter_context(SocketClient(harness, first=request_bytes(stream=True))) for _ in range(3)]
@@ -320,7 +316,7 @@ def test_s11_connections_with_running_requests_are_never_closed(
         assert harness.running.gateway.in_flight == 3
 
 
-def test_s11_the_oldest_idle_connection_is_closed_when_all_had_a_valid_key(
+def test_the_oldest_idle_connection_is_closed_when_all_had_a_valid_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(serve, "_max_connections", lambda: 3)
@@ -333,8 +329,8 @@ def test_s11_the_oldest_idle_connection_is_closed_when_all_had_a_valid_key(
             assert client.answer()[0] == 200
 
 
-def test_s11_one_peer_has_a_limit_of_connections(tmp_path: Path) -> None:
-    """S11: there was no limit by peer address."""
+def test_one_peer_has_a_limit_of_connections(tmp_path: Path) -> None:
+    """Regression: there was no limit by peer address."""
     flags: dict[str, Any] = {"server__limits__peer_connections": 2}
     with gateway_with_simulator(LONG, tmp_path, "openai", **flags) as (harness, _), ExitStack() as stack:
         streams = [stack.enter_context(SocketClient(harness, first=request_bytes(stream=True))) for _ in range(2)]
@@ -406,7 +402,7 @@ def test_a_connection_has_a_grace_period_for_its_first_bytes(monkeypatch: pytest
 # --- requests
 
 
-def test_s11_one_peer_has_a_limit_of_running_requests(tmp_path: Path) -> None:
+def test_one_peer_has_a_limit_of_running_requests(tmp_path: Path) -> None:
     with (
         gateway_with_simulator(LONG, tmp_path, "openai", server__limits__peer_requests=2) as (harness, _),
         ExitStack() as stack,
@@ -444,8 +440,8 @@ def test_an_ipv6_peer_is_counted_by_its_network() -> None:
 # --- the clock
 
 
-def test_s3_bytes_received_during_a_slow_turn_are_read_before_deadlines_are_checked() -> None:
-    """S3: a slow loop iteration made deadlines expire before received bytes were read."""
+def test_bytes_received_during_a_slow_turn_are_read_before_deadlines_are_checked() -> None:
+    """Regression: a slow loop iteration made deadlines expire before received bytes were read."""
 
     async def answer(_: Exchange[MemoryAccount]) -> None: ...
 

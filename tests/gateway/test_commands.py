@@ -143,7 +143,8 @@ def test_the_key_is_created_once_with_private_permissions_and_never_printed(home
         _, printed = served.end()
     assert home.key_file.stat().st_mode & 0o777 == 0o600
     assert key not in printed + served.log
-    assert f'"$(cat {home.key_file})"' in printed  # the shell replaces this with the key
+    place = f"~/{home.key_file.relative_to(home.path)}"
+    assert f'"$(cat {place})"' in printed  # the shell replaces this with the key
     with home.serving("--quiet") as served:
         assert served.end() == (0, "")
     assert home.key_file.read_text().strip() == key
@@ -161,8 +162,8 @@ def test_serve_names_the_process_that_has_the_port(home: UserHome) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_s16_a_second_gateway_of_one_user_starts_with_a_socket_of_its_own(home: UserHome) -> None:
-    """S16: the second did not start. `status` finds the first by default, and the other by its port."""
+def test_a_second_gateway_of_one_user_starts_with_a_socket_of_its_own(home: UserHome) -> None:
+    """Regression: the second did not start. `status` finds the first by default, and the other by its port."""
     with home.serving() as first:
         first_port = first.url.rpartition(":")[2]
         with home.serving() as second:
@@ -183,7 +184,7 @@ def test_s16_a_second_gateway_of_one_user_starts_with_a_socket_of_its_own(home: 
         assert taken.returncode == 1 and "is in use by" in taken.stderr and "Traceback" not in taken.stderr
 
 
-def test_s16_when_the_first_ends_status_finds_the_only_other_and_names_several(home: UserHome) -> None:
+def test_when_the_first_ends_status_finds_the_only_other_and_names_several(home: UserHome) -> None:
     with home.serving() as first, home.serving() as second:
         first.end()
         found = json.loads(home.run("status", "--json").stdout)
@@ -196,8 +197,8 @@ def test_s16_when_the_first_ends_status_finds_the_only_other_and_names_several(h
                 assert f"another gateway runs at {other.url}" in done.stderr
 
 
-def test_s11_serve_raises_its_limit_of_open_files(home: UserHome) -> None:
-    """S11: each stream needs two files, and the usual soft limit is 1024."""
+def test_serve_raises_its_limit_of_open_files(home: UserHome) -> None:
+    """Each stream needs two files, and the usual soft limit is 1024."""
     code = (
         "import resource as r; _, hard = r.getrlimit(r.RLIMIT_NOFILE); r.setrlimit(r.RLIMIT_NOFILE, (256, hard));"
         "from dragoman.gateway.serve import raise_file_limit; raise_file_limit(); now = r.getrlimit(r.RLIMIT_NOFILE);"
@@ -209,8 +210,8 @@ def test_s11_serve_raises_its_limit_of_open_files(home: UserHome) -> None:
     assert done.stdout == b"True\n"
 
 
-def test_s15_serve_warns_as_root(home: UserHome) -> None:
-    """S15: there was no warning. The log goes to stderr, as text on a terminal and as JSON elsewhere."""
+def test_serve_warns_as_root(home: UserHome) -> None:
+    """Regression: there was no warning. The log goes to stderr, as text on a terminal and as JSON elsewhere."""
     with home.serving() as served:
         served.say("hello")
         report = [json.loads(line) for line in served.log.splitlines() if "as root" in line]
@@ -391,8 +392,8 @@ def test_doctor_reports_each_problem_with_a_remedy(home: UserHome) -> None:
     assert ("clients", "warn") in found
     assert all(check["remedy"] for check in report["checks"] if check["state"] != "pass")
     words = " ".join(check["what"] for check in report["checks"])
-    for trouble in ("ANTHROPIC_API_KEY is set", "ends in /v1", "NO_PROXY", "NOWHERE_KEY"):
-        assert trouble in words
+    for problem in ("ANTHROPIC_API_KEY is set", "ends in /v1", "NO_PROXY", "NOWHERE_KEY"):
+        assert problem in words
 
 
 def test_doctor_finds_a_readable_key_file_and_an_invalid_configuration(home: UserHome) -> None:
@@ -436,7 +437,7 @@ def test_explain_shows_both_sides_of_a_refusal_until_it_is_purged(home: UserHome
     assert identity in home.run("explain").stdout
     assert home.run("explain", "last").stdout == shown.stdout == home.run("explain", identity[:12]).stdout
     report = json.loads(home.run("explain", identity, "--json").stdout)
-    assert "xylophone" in report["asked"]["body"]
+    assert "xylophone" in report["client_request"]["body"]
     assert "xylophone" in report["sent"]["body"]
     assert home.key_file.read_text().strip() not in json.dumps(report)
     assert "refusals removed: 1" in home.run("explain", "--purge").stderr
@@ -448,7 +449,7 @@ def test_the_demo_shows_tool_calls_in_both_directions_and_needs_no_setup(home: U
     assert done.returncode == 0, done.stderr
     for words in (
         "tool_use",
-        '"input":{"city":"Oslo"}',
+        '"input": {"city": "Oslo"}',
         "conversationState",
         "<|tool_call_begin|>functions.get_weather:0",
         "[raw_tools.recovered]",

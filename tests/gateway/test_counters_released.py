@@ -1,4 +1,4 @@
-"""S2, S4: all counters and memory accounts are released when requests end, whatever fault occurs."""
+"""All counters and memory accounts are released when requests end, whatever fault occurs."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def faulty_upstreams() -> Iterator[dict[str, str]]:
                 simulator = await stack.enter_async_context(Simulator(dialect))
                 urls[dialect] = simulator.url
                 for fault in FAULTS[number :: len(DIALECTS) // 2]:
-                    spoilt = FaultProxy(simulator.url, [parse_fault(fault)], dialect=registry.get(dialect))
+                    fault_proxy = FaultProxy(simulator.url, [parse_fault(fault)], dialect=registry.get(dialect))
                     urls[f"{dialect}-{fault.partition(':')[0]}{len(urls)}"] = (
-                        await stack.enter_async_context(spoilt)
+                        await stack.enter_async_context(fault_proxy)
                     ).url
             loops.append(asyncio.get_running_loop())
             ready.set()
@@ -77,14 +77,14 @@ def counters(harness: GatewayHarness) -> dict[str, Any]:
     load, services, fleet = gateway.memory_budget, gateway._services, gateway.upstreams
     assert fleet is not None
     return {
-        "asked": load.request_bytes,
-        "kept": load.response_bytes,
+        "request bytes": load.request_bytes,
+        "response bytes": load.response_bytes,
         "requests": load.requests,
         "peers": load.by_peer,
         "live": len(gateway._live),
         "buffers": len(services.keep_alive.buffers),
         "explaining": (services.report_queue.waiting, services.report_queue._bytes),
-        "worker": gateway.worker._waiting,
+        "job process": gateway.job_process._waiting,
         "gates": [(each.slots.active, each.slots.waiting) for each in fleet.backends if each.slots.active],
         "users": fleet.users,
         "probes": [rest for rest in gateway.breaker.cooldowns.values() if rest.probing],
@@ -92,14 +92,14 @@ def counters(harness: GatewayHarness) -> dict[str, Any]:
 
 
 NOTHING = {
-    "asked": 0,
-    "kept": 0,
+    "request bytes": 0,
+    "response bytes": 0,
     "requests": 0,
     "peers": {},
     "live": 0,
     "buffers": 0,
     "explaining": (0, 0),
-    "worker": 0,
+    "job process": 0,
     "gates": [],
     "users": 0,
     "probes": [],
@@ -141,8 +141,8 @@ def ask(harness: GatewayHarness, seed: int, models: list[str]) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_s2_s4_all_counters_are_released_after_any_fault(seed: int, tmp_path: Path) -> None:
-    """The faults: retries, fallbacks, refusals, resets, silence, disconnecting clients, the worker process, explanations."""
+def test_all_counters_are_released_after_any_fault(seed: int, tmp_path: Path) -> None:
+    """The faults: retries, fallbacks, refusals, resets, silence, disconnecting clients, the job process, explanations."""
     with faulty_upstreams() as urls:
         names = [f"u{number}" for number in range(len(urls))]
         text, fallbacks = "", random.Random(seed)
@@ -172,7 +172,7 @@ FRAME = 2 * 1024 * 1024
 
 @pytest.mark.parametrize("dialect", BEGUN)
 @pytest.mark.parametrize("client", ["openai", "anthropic"])
-def test_s2_an_unfinished_frame_is_counted(dialect: str, client: str, tmp_path: Path) -> None:
+def test_an_unfinished_frame_is_counted(dialect: str, client: str, tmp_path: Path) -> None:
     """Passed through or translated: of 4 responses with unfinished frames of 2 MiB, 3 fit into 6 MiB and one does not."""
     path, body = client_request(client, stream=True)
     with ExitStack() as stack:
@@ -199,7 +199,7 @@ def test_s2_an_unfinished_frame_is_counted(dialect: str, client: str, tmp_path: 
         wait_until_idle(harness)
 
 
-def test_s2_one_frame_is_limited_by_the_memory_of_one_response(tmp_path: Path) -> None:
+def test_one_frame_is_limited_by_the_memory_of_one_response(tmp_path: Path) -> None:
     with (
         gated_server(b"", HEAD + BEGUN["openai"] + b"x" * FRAME) as (url, _),
         start_gateway(upstream_config("one", "openai", url), tmp_path, server__limits__answer=FRAME // 2) as harness,
@@ -209,7 +209,7 @@ def test_s2_one_frame_is_limited_by_the_memory_of_one_response(tmp_path: Path) -
         wait_until_idle(harness)
 
 
-def test_s2_reading_a_stored_response_is_counted(tmp_path: Path) -> None:
+def test_reading_a_stored_response_is_counted(tmp_path: Path) -> None:
     """A stored response may have 64 MiB, and several may be read at the same time."""
     data = json.dumps({"id": "resp_1", "object": "response", "output": [], "filler": "x" * FRAME}).encode()
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(data)
@@ -242,10 +242,10 @@ def calls(count: int) -> bytes:
     return json.dumps({"id": "x", "object": "chat.completion", "model": "m", "choices": [choice]}).encode()
 
 
-def test_s2_a_whole_response_instead_of_a_stream_is_counted_before_it_is_parsed(
+def test_a_whole_response_instead_of_a_stream_is_counted_before_it_is_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S2: megabytes of calls were parsed on the event loop before they were counted."""
+    """Regression: megabytes of calls were parsed on the event loop before they were counted."""
     read: list[int] = []
     codec = type(registry.get("openai").codec)
     parse = codec.parse_reply
@@ -266,8 +266,8 @@ def test_s2_a_whole_response_instead_of_a_stream_is_counted_before_it_is_parsed(
         wait_until_idle(harness)
 
 
-def test_s3_a_large_stored_response_is_parsed_by_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S3: responses for clients of the Responses API were parsed on the event loop."""
+def test_a_large_stored_response_is_parsed_by_the_job_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: responses for clients of the Responses API were parsed on the event loop."""
     monkeypatch.setattr(delivery, "translate_whole", None)
     with gateway_with_simulator("", tmp_path, "openai", server__offload=10) as (harness, simulator):
         status, _, first = harness.request("/v1/responses", {"model": "m", "input": "one"})

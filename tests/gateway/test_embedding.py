@@ -68,7 +68,7 @@ SOURCES: dict[str, Callable[[Simulator, Path], Source]] = {
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_u10_uvicorn_serves_the_application_of_any_configuration(source: str, simulator: Simulator, home: Path) -> None:
+def test_uvicorn_serves_the_application_of_any_configuration(source: str, simulator: Simulator, home: Path) -> None:
     application = dragoman.asgi(SOURCES[source](simulator, home))
     assert application.key == KEY
     server = uvicorn.Server(uvicorn.Config(application, port=0, log_config=None, access_log=False, lifespan="on"))
@@ -88,7 +88,7 @@ def test_u10_uvicorn_serves_the_application_of_any_configuration(source: str, si
     assert not thread.is_alive()
 
 
-def test_u10_a_configuration_of_another_type_is_named(home: Path) -> None:
+def test_a_configuration_of_another_type_is_named(home: Path) -> None:
     message = "expected a path, a mapping or a Config of load_config, got "
     for wrong, name in ((5, "int"), (b"gateway.toml", "bytes"), ([], "list"), (object(), "object")):
         other: Any = wrong
@@ -97,12 +97,12 @@ def test_u10_a_configuration_of_another_type_is_named(home: Path) -> None:
                 function(other)
 
 
-def test_u10_a_missing_file_is_named(home: Path) -> None:
+def test_a_missing_file_is_named(home: Path) -> None:
     with pytest.raises(dragoman.ConfigError, match=r"none\.toml: there is no such file"):
         dragoman.asgi("none.toml")
 
 
-def test_u10_without_a_file_the_simulator_is_the_only_upstream(home: Path) -> None:
+def test_without_a_file_the_simulator_is_the_only_upstream(home: Path) -> None:
     config = dragoman.load_config()
     assert config.file is None and all("simulator" in name for name in config.upstreams)
     assert dragoman.load_config({}).upstreams.keys() == config.upstreams.keys()
@@ -149,7 +149,7 @@ def test_a_mapping_that_is_no_configuration_is_refused(home: Path) -> None:
     names: Any = {"server": {5: 1}}
     with pytest.raises(dragoman.ConfigError, match="nested too deeply"):
         dragoman.load_config(endless)
-    with pytest.raises(dragoman.ConfigError, match="server: the name of a setting must be a text, got 5"):
+    with pytest.raises(dragoman.ConfigError, match="server: the name of a setting must be a string, got 5"):
         dragoman.load_config(names)
 
 

@@ -1,4 +1,4 @@
-"""S2: an upstream whose response never ends. The client gets its dialect's error, and the gateway stays within its
+"""An upstream whose response never ends. The client gets its dialect's error, and the gateway stays within its
 memory limits.
 """
 
@@ -99,7 +99,7 @@ def error_of(harness: GatewayHarness, client: str) -> bytes:
 
 @pytest.mark.parametrize("client", ERRORS)
 @pytest.mark.parametrize("shape", ["arguments", "short_arguments", "calls", "choices", "reasoning"])
-def test_s2_an_endless_response_ends_with_the_error_of_the_dialect(client: str, shape: str, tmp_path: Path) -> None:
+def test_an_endless_response_ends_with_the_error_of_the_dialect(client: str, shape: str, tmp_path: Path) -> None:
     with gateway_with_endless_upstream(tmp_path) as (harness, source):
         source.shape = SHAPES[shape]
         last = error_of(harness, client)
@@ -111,14 +111,14 @@ def test_s2_an_endless_response_ends_with_the_error_of_the_dialect(client: str, 
         assert harness.running.gateway.memory_budget.peak_bytes < 4 * RESPONSE_BYTES
 
 
-def test_s2_text_that_a_responses_client_gets_again_at_the_end_is_limited(tmp_path: Path) -> None:
+def test_text_that_a_responses_client_gets_again_at_the_end_is_limited(tmp_path: Path) -> None:
     with gateway_with_endless_upstream(tmp_path) as (harness, source):
         source.shape = text
         assert b"(limit: answer)" in error_of(harness, "responses")
         assert source.left.wait(10)
 
 
-def test_s2_text_that_is_not_buffered_has_no_limit(tmp_path: Path) -> None:
+def test_text_that_is_not_buffered_has_no_limit(tmp_path: Path) -> None:
     with gateway_with_endless_upstream(tmp_path) as (harness, source):
         source.shape, source.most = text, 20 * RESPONSE_BYTES
         _, _, got = harness.request(*client_request("openai", stream=True))
@@ -128,7 +128,7 @@ def test_s2_text_that_is_not_buffered_has_no_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("client", ERRORS)
-def test_s2_an_endless_response_to_a_whole_request_is_an_error_of_the_dialect(client: str, tmp_path: Path) -> None:
+def test_an_endless_response_to_a_whole_request_is_an_error_of_the_dialect(client: str, tmp_path: Path) -> None:
     """The upstream sends an endless stream although a whole response was requested."""
     with gateway_with_endless_upstream(tmp_path, server__limits__in_flight=2 * 1024 * 1024) as (harness, source):
         source.shape = calls
@@ -137,7 +137,7 @@ def test_s2_an_endless_response_to_a_whole_request_is_an_error_of_the_dialect(cl
         assert json.loads(got)["error"]
 
 
-def test_s2_all_responses_together_have_a_limit(tmp_path: Path) -> None:
+def test_all_responses_together_have_a_limit(tmp_path: Path) -> None:
     """Each response is within its own limit; together they exceed the total, and the last one gets an error."""
     flags = {"server__limits__in_flight": 1024 * 1024, "server__limits__answer": 32 * 1024 * 1024}
     with gateway_with_endless_upstream(tmp_path, **flags) as (harness, source):

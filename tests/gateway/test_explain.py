@@ -48,7 +48,7 @@ def write_report(refusal_log: RefusalLog, report: RefusalReport) -> bool:
 
 
 def test_the_newest_twenty_reports_are_kept(tmp_path: Path) -> None:
-    refusal_log = RefusalLog(tmp_path / "ring")
+    refusal_log = RefusalLog(tmp_path / "refusals")
     for number in range(MAX_REPORTS + 5):
         assert write_report(refusal_log, refusal(f"req_{number}"))
     assert len(refusal_log.ids()) == MAX_REPORTS
@@ -71,12 +71,12 @@ def test_reports_are_limited_to_sixteen_megabytes_and_one_day(tmp_path: Path) ->
 
 
 def test_report_files_are_private_and_ids_cannot_be_paths(tmp_path: Path) -> None:
-    refusal_log = RefusalLog(tmp_path / "ring")
+    refusal_log = RefusalLog(tmp_path / "refusals")
     write_report(refusal_log, refusal())
-    assert stat.S_IMODE((tmp_path / "ring").stat().st_mode) == 0o700
-    assert stat.S_IMODE((tmp_path / "ring" / "req_1.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "refusals").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "refusals" / "req_1.json").stat().st_mode) == 0o600
     assert not write_report(refusal_log, refusal("../req_2"))
-    assert refusal_log.load("../ring/req_1") is None
+    assert refusal_log.load("../refusals/req_1") is None
 
 
 def test_the_refusal_log_can_be_purged_and_disabled(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_the_gateway_records_a_refusal_of_an_upstream(enabled: bool, tmp_path: P
     assert report is not None
     assert (report.client, report.dialect, report.model) == ("anthropic", "kiro", "claude-sonnet-4.5")
     assert len(report.notes) == int(headers["dragoman-notes"])
-    assert "conversationState" in report.sent.body and '"messages"' in report.request.body
+    assert "conversationState" in report.sent.body and '"messages"' in report.client_request.body
     assert report.response.line == "400" and "Improperly formed" in report.response.body
     everything = (tmp_path / "refusals" / f"{report.id}.json").read_text()
     assert KEY not in everything and "something-else" not in everything and "the-upstream-secret" not in everything
@@ -134,7 +134,7 @@ def test_a_key_is_masked_in_every_place_of_a_report(tmp_path: Path) -> None:
         assert status == 400
         report = wait_for_refusal(tmp_path, headers["x-request-id"])
     assert report is not None
-    assert report.request.line == "POST /v1beta/models/***:generateContent?%6bey=***&x=***"
+    assert report.client_request.line == "POST /v1beta/models/***:generateContent?%6bey=***&x=***"
     assert (report.model, "***" in str(report.notes)) == ("***", True)
     everything = (tmp_path / "refusals" / f"{report.id}.json").read_text()
     assert not [secret for secret in (shaped, "something-else", KEY) if secret in everything]

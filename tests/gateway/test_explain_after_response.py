@@ -1,4 +1,4 @@
-"""S7: refusal reports are made after the response, in a bounded queue, without delaying other requests."""
+"""Refusal reports are made after the response, in a bounded queue, without delaying other requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def case(request_id: str, body: bytes = BODY) -> PendingReport:
     return PendingReport(job, registry.get("anthropic"), body, ResponseStore(), Owner("a"), None)
 
 
-def test_s7_the_client_gets_its_response_before_the_report_is_made(
+def test_the_client_gets_its_response_before_the_report_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_go_on, began = threading.Event(), threading.Event()
@@ -101,7 +101,7 @@ def test_truncation_of_a_report_shows_no_part_of_a_secret(before: int, monkeypat
 
 
 def test_a_report_that_raises_does_not_block_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S7: a refusal that failed stayed first in the queue forever."""
+    """Regression: a refusal that failed stayed first in the queue forever."""
     messages: list[str] = []
 
     def fails(job: ExplainJob, known: Any) -> Any:
@@ -113,11 +113,11 @@ def test_a_report_that_raises_does_not_block_the_queue(tmp_path: Path, monkeypat
         asyncio.get_running_loop().set_exception_handler(lambda _, context: messages.append(context["message"]))
         explaining = ReportQueue()
         for request_id in ("bad", "good"):
-            explaining.add(case(request_id), ring)
+            explaining.add(case(request_id), refusal_log)
         await explaining.close()
         assert (explaining.waiting, explaining._bytes) == (0, 0)
 
-    ring = RefusalLog(tmp_path)
+    refusal_log = RefusalLog(tmp_path)
     monkeypatch.setattr(explain, "build_report", fails)
     asyncio.run(main())
-    assert (ring.ids(), messages) == (["good"], ["no report about the refused request bad can be written"])
+    assert (refusal_log.ids(), messages) == (["good"], ["no report about the refused request bad can be written"])

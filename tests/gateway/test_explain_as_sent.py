@@ -1,4 +1,4 @@
-"""U6: `dragoman explain` shows what was really sent, names rule 49 and overload, and works for any recent request."""
+"""`dragoman explain` shows what was really sent, names rule 49 and overload, and works for any recent request."""
 
 from __future__ import annotations
 
@@ -64,9 +64,7 @@ def same_request(report: RefusalReport, simulator: Simulator) -> None:
 
 @pytest.mark.parametrize("script", [NO, IN_STREAM], ids=["refused", "in the stream"])
 @pytest.mark.parametrize("offload", [0, 1], ids=["small", "large"])
-def test_u6_the_report_has_the_profile_and_the_headers_that_were_sent(
-    script: str, offload: int, tmp_path: Path
-) -> None:
+def test_the_report_has_the_profile_and_the_headers_that_were_sent(script: str, offload: int, tmp_path: Path) -> None:
     with (
         running_simulator("kiro", script=parse_script(script)) as simulator,
         kiro_gateway(simulator, tmp_path, server__offload=offload) as harness,
@@ -84,7 +82,7 @@ def test_u6_the_report_has_the_profile_and_the_headers_that_were_sent(
 
 @pytest.mark.parametrize("client", ["anthropic", "openai", "gemini"])
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_u6_the_report_has_what_every_upstream_received(client: str, dialect: str, tmp_path: Path) -> None:
+def test_the_report_has_what_every_upstream_received(client: str, dialect: str, tmp_path: Path) -> None:
     more = '[upstreams.one.headers]\nx-team = "blue"\nuser-agent = "mine"'
     with (
         running_simulator(dialect, script=parse_script(NO)) as simulator,
@@ -102,8 +100,8 @@ def test_u6_the_report_has_what_every_upstream_received(client: str, dialect: st
 # --- rule 49
 
 
-def test_u6_rule_49_is_named_for_a_missing_profile(tmp_path: Path) -> None:
-    """U6: the report was that the request breaks no known rule."""
+def test_rule_49_is_named_for_a_missing_profile(tmp_path: Path) -> None:
+    """Regression: the report was that the request breaks no known rule."""
     script = 'then = "last"\n[[turn]]\nstatus = 400\nmessage = "profileArn is required for this request."'
     with gateway_with_simulator(script, tmp_path, "kiro") as (harness, _):
         _, headers, _ = harness.request("/v1/messages", anthropic_body(MODEL))
@@ -113,7 +111,7 @@ def test_u6_rule_49_is_named_for_a_missing_profile(tmp_path: Path) -> None:
     assert f"MOST LIKELY: kiro.body.profile_arn at profileArn: {words}" in render_report(report, 300)
 
 
-def test_u6_rule_49_is_named_for_a_profile_of_another_login(tmp_path: Path) -> None:
+def test_rule_49_is_named_for_a_profile_of_another_login(tmp_path: Path) -> None:
     limits = SimulatorLimits(profile_arns=(ARN.replace("test", "other"),))
     with running_simulator("kiro", limits=limits) as simulator, kiro_gateway(simulator, tmp_path) as harness:
         status, headers, _ = harness.request("/v1/messages", anthropic_body(MODEL))
@@ -127,7 +125,7 @@ def test_u6_rule_49_is_named_for_a_profile_of_another_login(tmp_path: Path) -> N
     )
 
 
-def test_u6_a_profile_that_is_no_arn_is_named(tmp_path: Path) -> None:
+def test_a_profile_that_is_no_arn_is_named(tmp_path: Path) -> None:
     setting = '[upstreams.one.settings]\nprofile_arn = "arn:aws:iam::123456789012:role/x"'
     with (
         running_simulator("kiro") as simulator,
@@ -159,7 +157,7 @@ def report_of(kind: str) -> RefusalReport:
         ("permission", "PERMISSION"),
     ],
 )
-def test_u6_an_error_that_the_request_did_not_cause_is_called_by_its_name(kind: str, word: str) -> None:
+def test_an_error_that_the_request_did_not_cause_is_called_by_its_name(kind: str, word: str) -> None:
     shown = render_report(report_of(kind))
     assert shown.splitlines()[4].startswith(f"{word}: ") and "breaks no known rule" not in shown
     assert "breaks no known rule of kiro" in render_report(report_of("invalid"))
@@ -173,7 +171,7 @@ def test_u6_an_error_that_the_request_did_not_cause_is_called_by_its_name(kind: 
         'status = 500\nmessage = "Encountered unexpectedly high load when processing the request"',
     ],
 )
-def test_u6_an_overload_is_called_overload(answer: str, tmp_path: Path) -> None:
+def test_an_overload_is_called_overload(answer: str, tmp_path: Path) -> None:
     script = f'then = "last"\n[[turn]]\n{answer}'
     with (
         running_simulator("kiro", script=parse_script(script)) as simulator,

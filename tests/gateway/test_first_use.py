@@ -1,4 +1,4 @@
-"""U1, U2, U3, U12: the README's configuration, models that nothing names, lists of models, missing keys, probes."""
+"""The README's configuration, models that nothing names, lists of models, missing keys, probes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from dragoman.gateway import model_lists
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.config import build_config
-from dragoman.gateway.listing import MAX_ENTRIES
+from dragoman.gateway.model_entries import MAX_ENTRIES
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import running_gateway
 from dragoman.simulator import Simulator, parse_script, running_simulator
@@ -34,6 +34,7 @@ from tests.gateway.harness import (
     upstream_config,
     wait_until,
 )
+from tests.gateway.test_accounts import Accounts
 from tests.gateway.test_commands import UserHome, home, wait_for
 
 __all__ = ["home"]
@@ -87,7 +88,7 @@ def sent_model(simulator: Simulator) -> str:
     return str(body["model"])
 
 
-# --- U1
+# --- models that no route names
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -102,7 +103,7 @@ def sent_model(simulator: Simulator) -> str:
         ("bedrock", "anthropic.claude-3-haiku"),
     ],
 )
-def test_u1_the_readmes_configuration_answers_every_client_and_says_which_model_did(
+def test_the_readmes_configuration_answers_every_client_and_says_which_model_did(
     moonshot: tuple[GatewayHarness, Simulator], client: str, model: str, stream: bool
 ) -> None:
     harness, simulator = moonshot
@@ -118,7 +119,7 @@ def test_u1_the_readmes_configuration_answers_every_client_and_says_which_model_
     assert "[upstreams.kimi]" in warnings[0]["message"]
 
 
-def test_u1_a_model_of_the_upstream_keeps_its_name_without_a_warning(
+def test_a_model_of_the_upstream_keeps_its_name_without_a_warning(
     moonshot: tuple[GatewayHarness, Simulator],
 ) -> None:
     harness, simulator = moonshot
@@ -129,7 +130,7 @@ def test_u1_a_model_of_the_upstream_keeps_its_name_without_a_warning(
 
 
 @pytest.mark.parametrize("model", ["naïve 模型", "a%b", "\u202eevil", "x" * 2000])
-def test_u1_the_header_holds_any_name(model: str, tmp_path: Path) -> None:
+def test_the_header_holds_any_name(model: str, tmp_path: Path) -> None:
     with (
         running_simulator("openai") as simulator,
         start_gateway(upstream_config("one", "openai", simulator.url), tmp_path) as harness,
@@ -140,26 +141,26 @@ def test_u1_the_header_holds_any_name(model: str, tmp_path: Path) -> None:
         assert sent_model(simulator) == model
 
 
-def test_u1_warnings_are_bounded(tmp_path: Path) -> None:
+def test_warnings_are_bounded(tmp_path: Path) -> None:
     with (
         running_simulator("openai") as simulator,
         start_gateway(upstream_config("one", "openai", simulator.url, 'default_model = "d"'), tmp_path) as harness,
     ):
-        catalog = harness.running.gateway.upstreams.catalog  # type: ignore[union-attr]
+        catalogue = harness.running.gateway.upstreams.catalogue  # type: ignore[union-attr]
         loop = harness.running.loop
         assert loop is not None
 
         async def find_many() -> None:
             for number in range(600):
-                await catalog.find(f"name-{number}")
-            await catalog.find("name-0")
+                await catalogue.find(f"name-{number}")
+            await catalogue.find("name-0")
 
         asyncio.run_coroutine_threadsafe(find_many(), loop).result(60)
         wait_until(lambda: len(events(harness, "default_model")) >= 256)
-        assert len(events(harness, "default_model")) == 256 and len(catalog.cached) <= 256
+        assert len(events(harness, "default_model")) == 256 and len(catalogue.cached) <= 256
 
 
-def test_u1_the_model_in_the_header_is_the_upstreams_own_name_of_it(tmp_path: Path) -> None:
+def test_the_model_in_the_header_is_the_upstreams_own_name_of_it(tmp_path: Path) -> None:
     with (
         running_simulator("kiro") as simulator,
         start_gateway(upstream_config("one", "kiro", simulator.url), tmp_path) as harness,
@@ -169,7 +170,7 @@ def test_u1_the_model_in_the_header_is_the_upstreams_own_name_of_it(tmp_path: Pa
         assert harness.log_lines()[-1]["used_model"] == "claude-sonnet-4.5"
 
 
-def test_u1_a_name_that_kiro_does_not_list_is_answered_by_its_default_model(tmp_path: Path) -> None:
+def test_a_name_that_kiro_does_not_list_is_answered_by_its_default_model(tmp_path: Path) -> None:
     """Claude Code's default model is not among Kiro's, though the pattern of the preset matches it."""
     text = '[upstreams.kiro]\npreset = "kiro"\nkey = "env:K"\n'
     with (
@@ -188,7 +189,7 @@ def vllm(url: str) -> str:
     return f'[upstreams.box]\npreset = "vllm"\nbase_url = "{url}"\nkey = "env:K"\n'
 
 
-def test_u1_a_server_of_any_model_answers_with_the_first_of_its_own_list(tmp_path: Path) -> None:
+def test_a_server_of_any_model_answers_with_the_first_of_its_own_list(tmp_path: Path) -> None:
     with running_simulator("openai") as simulator:
         for _ in range(2):  # the second gateway knows the list from its file
             with gateway(vllm(simulator.url), tmp_path, {"K": "k"}) as harness:
@@ -205,7 +206,7 @@ def test_u1_a_server_of_any_model_answers_with_the_first_of_its_own_list(tmp_pat
 
 
 @pytest.mark.parametrize("damage", ["{", '{"service": "of another", "at": 1, "models": [["old", null, null]]}', ""])
-def test_u1_a_file_of_another_service_or_a_damaged_one_is_ignored(damage: str, tmp_path: Path) -> None:
+def test_a_file_of_another_service_or_a_damaged_one_is_ignored(damage: str, tmp_path: Path) -> None:
     (tmp_path / "models").mkdir(mode=0o700)
     (tmp_path / "models" / "box.json").write_text(damage)
     (tmp_path / "models" / "box.json").chmod(0o600)
@@ -213,7 +214,7 @@ def test_u1_a_file_of_another_service_or_a_damaged_one_is_ignored(damage: str, t
         assert harness.request("/v1/messages", anthropic_body("x"))[1]["dragoman-model"] == "sim-model"
 
 
-def test_u1_a_list_that_fails_delays_no_second_request_and_the_name_is_kept(tmp_path: Path) -> None:
+def test_a_list_that_fails_delays_no_second_request_and_the_name_is_kept(tmp_path: Path) -> None:
     refusal = b"HTTP/1.1 500 no\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}"
     with fixed_response_server(refusal) as url, gateway(vllm(url), tmp_path, {"K": "k"}) as harness:
         for _ in range(2):
@@ -223,9 +224,7 @@ def test_u1_a_list_that_fails_delays_no_second_request_and_the_name_is_kept(tmp_
         assert (line["level"], line["upstream"]) == ("debug", "box")
 
 
-def test_u1_a_server_that_starts_late_is_found_without_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_starts_late_is_found_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_lists, "_PAUSE", 0.0)
     with running_simulator("openai", script=parse_script('[tokens]\naccess = ["other"]\n')) as simulator:
         with gateway(vllm(simulator.url), tmp_path, {"K": "k"}) as harness:
@@ -241,7 +240,7 @@ def test_u1_a_server_that_starts_late_is_found_without_a_restart(
             )
 
 
-def test_u1_an_old_list_is_used_and_renewed_in_the_background(tmp_path: Path) -> None:
+def test_an_old_list_is_used_and_renewed_in_the_background(tmp_path: Path) -> None:
     with running_simulator("openai") as simulator:
         with gateway(vllm(simulator.url), tmp_path, {"K": "k"}) as harness:
             harness.request("/v1/messages", anthropic_body("x"))
@@ -256,7 +255,7 @@ def test_u1_an_old_list_is_used_and_renewed_in_the_background(tmp_path: Path) ->
             wait_until(lambda: harness.request("/v1/messages", anthropic_body("x"))[1]["dragoman-model"] == "sim-model")
 
 
-def test_u1_a_refused_default_model_makes_the_list_unknown(tmp_path: Path) -> None:
+def test_a_refused_default_model_makes_the_list_unknown(tmp_path: Path) -> None:
     """The server was started anew with another model."""
     script = parse_script(
         'then = "model"\n[[turn]]\nstatus = 404\ntype = "not_found_error"\nmessage = "no such model"\n'
@@ -268,14 +267,14 @@ def test_u1_a_refused_default_model_makes_the_list_unknown(tmp_path: Path) -> No
         upstreams = harness.running.gateway.upstreams
         assert upstreams is not None
         assert harness.request("/v1/models", method="GET")[0] == 200
-        own = upstreams.catalog.lists.by_upstream["box"]
+        own = upstreams.catalogue.lists.by_upstream["box"]
         own.at -= 3600
         assert harness.request("/v1/messages", anthropic_body("x"))[0] == 404
         assert not own.models
         assert harness.request("/v1/messages", anthropic_body("x"))[1]["dragoman-model"] == "sim-model"
 
 
-# --- U2
+# --- lists of models, and names that they contain
 
 LISTED: dict[str, Callable[[Any], list[str]]] = {
     "/v1/models": lambda body: [each["id"] for each in body["data"]],
@@ -295,7 +294,7 @@ def two_upstreams(state: Path) -> Iterator[tuple[GatewayHarness, list[Simulator]
         yield stack.enter_context(start_gateway(text, state)), simulators
 
 
-def test_u2_the_list_has_routes_targets_defaults_and_the_upstreams_own_models_in_every_shape(tmp_path: Path) -> None:
+def test_the_list_has_routes_targets_defaults_and_the_upstreams_own_models_in_every_shape(tmp_path: Path) -> None:
     with two_upstreams(tmp_path) as (harness, simulators):
         assert [each.total for each in simulators] == [0, 0]  # nothing is asked at start
         expected = ["alias", "two/target", "big", "little", "sim-model", "two/sim-model"]
@@ -312,7 +311,41 @@ def test_u2_the_list_has_routes_targets_defaults_and_the_upstreams_own_models_in
         assert harness.request("/v1/models/nothing", method="GET")[0] == 404
 
 
-def test_u2_a_list_request_does_not_wait_for_an_upstream_that_hangs(tmp_path: Path) -> None:
+def test_codex_finds_its_form_in_the_list(tmp_path: Path) -> None:
+    with two_upstreams(tmp_path) as (harness, _):
+        listed = json.loads(harness.request("/v1/models?client_version=0.169.0", method="GET")[2])
+        assert [each["slug"] for each in listed["models"]] == [each["id"] for each in listed["data"]]
+        assert "models" not in json.loads(harness.request("/v1/models", method="GET")[2])
+
+
+def test_claude_code_sees_other_models_under_names_that_it_lists(tmp_path: Path) -> None:
+    text = """[store]
+url = "sqlite:%s"
+""" % (tmp_path / "store")
+    with running_simulator("openai") as simulator:
+        text += upstream_config("one", "openai", simulator.url, 'models = ["kimi-k2", "claude-x"]')
+        with start_gateway(text, tmp_path, server__claude_aliases=True) as harness:
+            page = json.loads(harness.request("/v1/models?limit=1000", method="GET", anthropic_version="2023-06-01")[2])
+            shown = {each["id"]: each["display_name"] for each in page["data"]}
+            assert shown == {
+                "kimi-k2-as-claude": "kimi-k2",
+                "claude-x": "claude-x",
+                "sim-model-as-claude": "sim-model",
+            }
+            key, _ = Accounts(tmp_path / "store").create("one", models=("kimi-k2",))
+            for model, status in (("kimi-k2-as-claude", 200), ("kimi-k2", 200), ("claude-x", 403)):
+                assert harness.request("/v1/messages", anthropic_body(model), key=key)[0] == status
+            assert json.loads(simulator.requests[-2].body)["model"] == "kimi-k2"
+            one = harness.request("/v1/models/kimi-k2-as-claude", method="GET", anthropic_version="2023-06-01")[2]
+            assert json.loads(one)["id"] == "kimi-k2"
+            others = json.loads(harness.request("/v1/models", method="GET")[2])["data"]
+            assert [each["id"] for each in others] == ["kimi-k2", "claude-x", "sim-model"]
+        with start_gateway(text, tmp_path) as harness:
+            page = json.loads(harness.request("/v1/models", method="GET", anthropic_version="2023-06-01")[2])
+            assert [each["id"] for each in page["data"]] == ["kimi-k2", "claude-x", "sim-model"]
+
+
+def test_a_list_request_does_not_wait_for_an_upstream_that_hangs(tmp_path: Path) -> None:
     with gated_server(b"") as (url, gate), running_simulator("openai") as simulator:
         text = upstream_config("slow", "openai", url, 'default_model = "big"')
         text += upstream_config("good", "openai", simulator.url)
@@ -322,7 +355,7 @@ def test_u2_a_list_request_does_not_wait_for_an_upstream_that_hangs(tmp_path: Pa
             gate.set()
 
 
-def test_u2_a_list_is_bounded_in_names_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_is_bounded_in_names_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = json.dumps({"data": [{"id": f"m-{number}"} for number in range(5000)]}).encode()
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
     with fixed_response_server(head % len(body) + body) as url:
@@ -337,7 +370,7 @@ def test_u2_a_list_is_bounded_in_names_and_bytes(tmp_path: Path, monkeypatch: py
             assert len(events(harness, "model_list")) == 1
 
 
-def test_u2_one_fetch_serves_all_waiting_requests_and_a_failure_is_remembered(tmp_path: Path) -> None:
+def test_one_fetch_serves_all_waiting_requests_and_a_failure_is_remembered(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with running_simulator("openai", script=parse_script('[tokens]\naccess = ["other"]\n')) as simulator:
@@ -350,7 +383,7 @@ def test_u2_one_fetch_serves_all_waiting_requests_and_a_failure_is_remembered(tm
             assert simulator.total == 2
 
 
-def test_u2_dragoman_models_asks_the_running_gateway_or_the_upstreams(home: UserHome) -> None:
+def test_dragoman_models_asks_the_running_gateway_or_the_upstreams(home: UserHome) -> None:
     with running_simulator("openai") as simulator:
         file = home.path / ".config/dragoman/config.toml"
         file.parent.mkdir(parents=True)
@@ -368,7 +401,7 @@ def test_u2_dragoman_models_asks_the_running_gateway_or_the_upstreams(home: User
     assert [row["id"] for row in offline["models"]] == ["alias", "sim-model"]
 
 
-def test_u2_a_gateway_of_several_processes_lists_its_models(home: UserHome) -> None:
+def test_a_gateway_of_several_processes_lists_its_models(home: UserHome) -> None:
     with running_simulator("openai") as simulator:
         file = home.path / ".config/dragoman/config.toml"
         file.parent.mkdir(parents=True)
@@ -378,7 +411,7 @@ def test_u2_a_gateway_of_several_processes_lists_its_models(home: UserHome) -> N
     assert [row["id"] for row in document["models"]] == ["sim-model"]
 
 
-# --- U3
+# --- missing keys and headers
 
 SECRETS = {
     "env": ("env:NO_SUCH_KEY", "environment variable NO_SUCH_KEY is not set. Set it"),
@@ -393,7 +426,7 @@ def keyed(url: str, key: str, name: str = "kimi") -> str:
 
 
 @pytest.mark.parametrize("kind", SECRETS)
-def test_u3_a_missing_key_is_a_warning_at_start_and_a_500_that_names_it(kind: str, tmp_path: Path) -> None:
+def test_a_missing_key_is_a_warning_at_start_and_a_500_that_names_it(kind: str, tmp_path: Path) -> None:
     key, words = SECRETS[kind]
     (tmp_path / "open").write_text("sk-1")
     (tmp_path / "open").chmod(0o644)
@@ -417,7 +450,7 @@ def test_u3_a_missing_key_is_a_warning_at_start_and_a_500_that_names_it(kind: st
         assert not status_row["cooldowns"]
 
 
-def test_u3_another_target_answers_when_a_key_is_missing(tmp_path: Path) -> None:
+def test_another_target_answers_when_a_key_is_missing(tmp_path: Path) -> None:
     with running_simulator("openai") as simulator:
         text = keyed(simulator.url, "env:NO_SUCH_KEY", "broken") + keyed(simulator.url, "env:K", "good")
         text += '[[routes]]\nmatch = "*"\nupstream = "broken"\nmodel = "kimi-1"\nfallbacks = "good/kimi-2"\n'
@@ -428,7 +461,7 @@ def test_u3_another_target_answers_when_a_key_is_missing(tmp_path: Path) -> None
             assert line["tried"] == ["broken: credential"] and line["attempts"] == 2
 
 
-def test_u3_a_missing_key_beside_a_good_one_is_skipped(tmp_path: Path) -> None:
+def test_a_missing_key_beside_a_good_one_is_skipped(tmp_path: Path) -> None:
     with running_simulator("openai") as simulator:
         text = keyed(simulator.url, "env:K").replace('"env:K"', '["env:NO_SUCH_KEY", "env:K"]')
         with gateway(text, tmp_path, {"K": "k"}) as harness:
@@ -436,7 +469,7 @@ def test_u3_a_missing_key_beside_a_good_one_is_skipped(tmp_path: Path) -> None:
             assert "has no key 1: environment variable NO_SUCH_KEY" in events(harness, "upstream_key")[0]["message"]
 
 
-def test_u3_a_missing_header_is_reported_like_a_key(tmp_path: Path) -> None:
+def test_a_missing_header_is_reported_like_a_key(tmp_path: Path) -> None:
     with running_simulator("openai") as simulator:
         text = keyed(simulator.url, "env:K") + '[upstreams.kimi.headers]\nx-team-token = "env:NO_TEAM"\n'
         with gateway(text, tmp_path, {"K": "k"}) as harness:
@@ -447,7 +480,7 @@ def test_u3_a_missing_header_is_reported_like_a_key(tmp_path: Path) -> None:
             assert [row["state"] for row in rows[0]["credentials"] if "state" in row] == ["missing"]
 
 
-def test_u3_a_key_that_appears_is_used_without_a_restart(tmp_path: Path) -> None:
+def test_a_key_that_appears_is_used_without_a_restart(tmp_path: Path) -> None:
     with running_simulator("openai") as simulator, gateway(keyed(simulator.url, "file:key"), tmp_path) as harness:
         assert harness.request("/v1/messages", anthropic_body())[0] == 500
         (tmp_path / "key").write_text("sk-1")
@@ -457,7 +490,7 @@ def test_u3_a_key_that_appears_is_used_without_a_restart(tmp_path: Path) -> None
         assert "state" not in rows[0]["credentials"][0]
 
 
-def test_u3_a_missing_kiro_login_is_a_500_that_says_to_log_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_kiro_login_is_a_500_that_says_to_log_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     with running_simulator("kiro") as simulator:
@@ -469,7 +502,7 @@ def test_u3_a_missing_kiro_login_is_a_500_that_says_to_log_in(tmp_path: Path, mo
             assert line["message"].startswith("Upstream 'kiro' has no login: no Kiro login was found")
 
 
-def test_u3_serve_warns_at_start_and_at_reload_and_status_shows_it(home: UserHome) -> None:
+def test_serve_warns_at_start_and_at_reload_and_status_shows_it(home: UserHome) -> None:
     import signal
 
     file = home.write("c.toml", keyed("http://127.0.0.1:9", "env:NO_SUCH_KEY"))
@@ -481,12 +514,15 @@ def test_u3_serve_warns_at_start_and_at_reload_and_status_shows_it(home: UserHom
         served.process.send_signal(signal.SIGHUP)
         wait_for(lambda: '"reloaded"' in served.log)
         assert served.log.count("NO_SUCH_KEY is not set") == 2
+        assert "warning: Upstream 'kimi' has no key" in home.run("reload").stderr
+        [warning] = json.loads(home.run("reload", "--json").stdout)["warnings"]
+        assert "NO_SUCH_KEY is not set" in warning
 
 
-# --- U12
+# --- mistyped models and probes of clients
 
 
-def test_u12_a_mistyped_model_that_the_default_route_answers_is_visible(tmp_path: Path) -> None:
+def test_a_mistyped_model_that_the_default_route_answers_is_visible(tmp_path: Path) -> None:
     with running_simulator("openai") as simulator:
         text = upstream_config("one", "openai", simulator.url, 'models = ["good-*"]')
         text += upstream_config("two", "openai", simulator.url) + '[default]\nupstream = "one"\nmodel = "good-1"\n'
@@ -502,7 +538,7 @@ def test_u12_a_mistyped_model_that_the_default_route_answers_is_visible(tmp_path
 
 @pytest.mark.parametrize("method", ["HEAD", "GET"])
 @pytest.mark.parametrize("path", ["/", "/api/hello"])
-def test_u12_a_clients_probe_is_answered_and_not_logged(method: str, path: str, harness: GatewayHarness) -> None:
+def test_a_clients_probe_is_answered_and_not_logged(method: str, path: str, harness: GatewayHarness) -> None:
     before = harness.text
     status, _, body = harness.request(path, method=method, key=None)
     assert (status, body) == (200, b"" if method == "HEAD" else b"ok\n")

@@ -187,8 +187,8 @@ def test_a_stop_waits_for_running_streams(tmp_path: Path) -> None:
         assert b"message_stop" in client.read_all()
 
 
-@pytest.mark.parametrize("hurried", [True, False])
-def test_an_endless_stream_is_cut_with_an_error_at_a_stop(hurried: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("abort", [True, False])
+def test_an_endless_stream_is_cut_with_an_error_at_a_stop(abort: bool, tmp_path: Path) -> None:
     script = parse_script('[[turn]]\nparts = [{ text = "Begin " }, { wait = 30.0 }, { text = "end." }]')
     with (
         running_simulator("openai", script=script) as simulator,
@@ -196,7 +196,7 @@ def test_an_endless_stream_is_cut_with_an_error_at_a_stop(hurried: bool, tmp_pat
         StreamClient(harness, "/v1/messages", anthropic_body(stream=True)) as client,
     ):
         client.read_until(b"Begin")
-        harness.running.stop(hurried=hurried)
+        harness.running.stop(abort=abort)
         rest = client.read_all()
         assert b"event: error" in rest and b"shutting down" in rest
         assert harness.log_lines()[0]["outcome"] == "cut"
@@ -261,7 +261,7 @@ def test_a_log_line_is_text_on_a_terminal_and_json_elsewhere() -> None:
     for stream in (screen, pipe):
         AccessLog(Redactor(), stream=stream).request(record())
     assert (
-        "200 POST /v1/messages  anthropic → kiro  claude as claude-sonnet-4.5  first byte 42 ms, 0 ms  13 in, 5 out  tool  req_1"
+        "200 POST /v1/messages  anthropic → kiro  claude as claude-sonnet-4.5  first byte 42 ms, 0 ms  13 in (23% cached), 5 out  tool  req_1"
         in screen.getvalue()
     )
     logged = json.loads(pipe.getvalue())

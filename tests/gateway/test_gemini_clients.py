@@ -57,10 +57,20 @@ def test_a_stream_is_sse_or_one_array_as_requested(harness: GatewayHarness) -> N
     assert json.loads(array)[-1]["candidates"][0]["finishReason"] == "STOP"
 
 
-def test_a_key_in_the_query_is_refused(harness: GatewayHarness) -> None:
-    status, _, body = harness.request(f"/v1beta/models/m:generateContent?key={KEY}", BODY, key=None)
-    assert status == 401
-    assert json.loads(body)["error"]["status"] == "UNAUTHENTICATED"
+@pytest.mark.parametrize("path", ["/v1beta/models/m:generateContent", "/v1/models/m:generateContent"])
+def test_a_key_in_the_query_is_accepted_and_not_logged(harness: GatewayHarness, path: str) -> None:
+    """Google's own examples send the key so."""
+    assert harness.request(f"{path}?alt=json&key={KEY}", BODY, key=None)[0] == 200
+    assert harness.request(f"/v1beta/models?key={KEY}", method="GET", key=None)[0] == 200
+    assert KEY not in harness.text
+
+
+@pytest.mark.parametrize("query", ["key=", "key=wrong", f"KEY={KEY}", f"akey={KEY}"])
+def test_a_wrong_key_in_the_query_is_refused(harness: GatewayHarness, query: str) -> None:
+    status, _, body = harness.request(f"/v1beta/models/m:generateContent?{query}", BODY, key=None)
+    assert (status, json.loads(body)["error"]["status"]) == (401, "UNAUTHENTICATED")
+    for place in ("x-api-key", "x-goog-api-key", "bearer token"):
+        assert place in json.loads(body)["error"]["message"]
 
 
 def test_models_are_listed_in_geminis_format(harness: GatewayHarness) -> None:
@@ -141,7 +151,7 @@ def test_a_client_of_another_dialect_returns_the_signature_to_gemini(loop: Any, 
         assert first.status == second.status == 200
 
 
-# --- S15: plain SSE readers and Google's SDKs both see an error inside a stream
+# --- plain SSE readers and Google's SDKs both see an error inside a stream
 
 PATH = "/v1beta/models/claude-sonnet-4.5:streamGenerateContent"
 ASK: dict[str, Any] = {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
@@ -179,8 +189,8 @@ def plain_events(answer: bytes) -> list[Any]:
 
 
 @pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses", "gemini", "bedrock", "kiro"])
-def test_s15_a_plain_reader_of_events_sees_the_error(dialect: str, tmp_path: Path) -> None:
-    """S15: the error was a bare line of JSON, which such a reader ignores, so the stream seemed complete."""
+def test_a_plain_reader_of_events_sees_the_error(dialect: str, tmp_path: Path) -> None:
+    """Regression: the error was a bare line of JSON, which such a reader ignores, so the stream seemed complete."""
     with gateway_with_failing_stream(dialect, tmp_path) as harness:
         _, _, answer = harness.request(f"{PATH}?alt=sse", ASK)
         events = plain_events(answer)
@@ -190,7 +200,7 @@ def test_s15_a_plain_reader_of_events_sees_the_error(dialect: str, tmp_path: Pat
 
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n\r\n"])
-def test_s15_a_bare_error_of_a_gemini_upstream_is_reported_too(indent: int | None, end: bytes, tmp_path: Path) -> None:
+def test_a_bare_error_of_a_gemini_upstream_is_reported_too(indent: int | None, end: bytes, tmp_path: Path) -> None:
     raw = gemini_stream(json.dumps(ERROR, indent=indent).encode() + end)
     with (
         fixed_response_server(raw) as url,
@@ -208,7 +218,7 @@ def test_a_stream_as_an_array_has_the_error_as_its_last_element(tmp_path: Path) 
         assert "error" in json.loads(answer)[-1]
 
 
-def test_s15_googles_python_sdk_raises(tmp_path: Path) -> None:
+def test_googles_python_sdk_raises(tmp_path: Path) -> None:
     genai = pytest.importorskip("google.genai", reason="google-genai is not installed")
     for dialect in ("anthropic", "gemini"):
         with gateway_with_failing_stream(dialect, tmp_path) as harness:
@@ -221,7 +231,7 @@ def test_s15_googles_python_sdk_raises(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["anthropic", "gemini"])
-def test_s15_the_bare_error_is_a_chunk_of_its_own(dialect: str, tmp_path: Path) -> None:
+def test_the_bare_error_is_a_chunk_of_its_own(dialect: str, tmp_path: Path) -> None:
     """Google's JavaScript SDK parses each chunk that it reads, and detects an error this way."""
     with (
         gateway_with_failing_stream(dialect, tmp_path) as harness,
@@ -255,7 +265,7 @@ console.log(buffer.trim() ? 'left over' : 'ended well', events);
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-def test_s15_a_reader_like_googles_javascript_sdk_raises(tmp_path: Path) -> None:
+def test_a_reader_like_googles_javascript_sdk_raises(tmp_path: Path) -> None:
     with gateway_with_failing_stream("anthropic", tmp_path) as harness:
         arguments = [f"{harness.url}{PATH}?alt=sse", json.dumps(ASK), KEY]
         command = ["node", "--input-type=module", "-e", _SDK_READER, *arguments]

@@ -1,4 +1,4 @@
-"""S5, S12, S16: keep-alives do not extend the idle timeout; upstream errors are reported at once, bounded, without
+"""Keep-alives do not extend the idle timeout; upstream errors are reported at once, bounded, without
 addresses.
 """
 
@@ -105,7 +105,7 @@ EACH = [(dialect, number) for dialect, signs in SIGNS.items() for number in rang
 
 @pytest.mark.parametrize(("dialect", "number"), EACH)
 @pytest.mark.parametrize("passing", [True, False])
-def test_s16_a_keep_alive_does_not_count_as_content(dialect: str, number: int, passing: bool) -> None:
+def test_a_keep_alive_does_not_count_as_content(dialect: str, number: int, passing: bool) -> None:
     it, sign = registry.get(dialect), SIGNS[dialect][number]
     translation_plan = plan(it, it, Conversation("m", ()))
     answer = PassThrough(translation_plan) if passing else ResponseTranslator(translation_plan)
@@ -120,7 +120,7 @@ def test_s16_a_keep_alive_does_not_count_as_content(dialect: str, number: int, p
         assert answer.quiet_chunks == before + 5
 
 
-def test_s16_growing_token_counts_are_content() -> None:
+def test_growing_token_counts_are_content() -> None:
     """A model whose reasoning is hidden shows its progress by token counts."""
     it = registry.get("gemini")
     answer = ResponseTranslator(plan(it, it, Conversation("m", ())))
@@ -164,8 +164,8 @@ _MORE = "timeouts.silent = 0.1\ntimeouts.idle = 30"
 
 
 @pytest.mark.parametrize("dialect", SIGNS)
-def test_s16_a_stream_of_keep_alives_ends_with_the_timeout_error_of_the_client(dialect: str, tmp_path: Path) -> None:
-    """S16: pings alone kept a silent stream open for an hour."""
+def test_a_stream_of_keep_alives_ends_with_the_timeout_error_of_the_client(dialect: str, tmp_path: Path) -> None:
+    """Regression: pings alone kept a silent stream open for an hour."""
     binary = dialect in ("bedrock", "kiro")
     kind = "application/vnd.amazon.eventstream" if binary else "text/event-stream"
     begin, signs = BEGIN[dialect] + CONTENT.get(dialect, b""), b"".join(SIGNS[dialect])
@@ -181,7 +181,7 @@ def test_s16_a_stream_of_keep_alives_ends_with_the_timeout_error_of_the_client(d
 
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
-def test_s16_whitespace_before_a_whole_response_is_not_content(dialect: str, tmp_path: Path) -> None:
+def test_whitespace_before_a_whole_response_is_not_content(dialect: str, tmp_path: Path) -> None:
     cases: tuple[tuple[str, dict[str, Any]], ...] = (
         ("/v1/messages", anthropic_body()),
         ("/v1/chat/completions", openai_body()),
@@ -195,7 +195,7 @@ def test_s16_whitespace_before_a_whole_response_is_not_content(dialect: str, tmp
             assert (status, b"no content" in answer) == (504, True), answer
 
 
-# --- S5, S12: upstream errors are reported at once, counted by upstream, bounded, and without addresses
+# --- upstream errors are reported at once, counted by upstream, bounded, and without addresses
 
 
 @contextmanager
@@ -206,14 +206,14 @@ def gateway_with_one_refusal(tmp_path: Path, status: int, more: str = "") -> Ite
         yield harness, simulator
 
 
-# --- S5
+# --- refused credentials
 
 
 @pytest.mark.parametrize(("path", "body"), [*REQUESTS.items(), *STREAM_REQUESTS.items()])
-def test_s5_after_a_401_every_client_gets_an_error_at_once_with_name_and_reason(
+def test_after_a_401_every_client_gets_an_error_at_once_with_name_and_reason(
     path: str, body: dict[str, Any], tmp_path: Path
 ) -> None:
-    """S5: the second request waited 15 s, and was then sent to the upstream again."""
+    """Regression: the second request waited 15 s, and was then sent to the upstream again."""
     with gateway_with_one_refusal(tmp_path, 401) as (harness, simulator):
         assert harness.request("/v1/messages", REQUESTS["/v1/messages"])[0] == 401
         status, headers, answer = harness.request(path, body)
@@ -224,8 +224,8 @@ def test_s5_after_a_401_every_client_gets_an_error_at_once_with_name_and_reason(
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, "auth"), (402, "quota"), (403, "permission")])
-def test_s5_permanent_errors_keep_their_kind(status: int, kind: str, tmp_path: Path) -> None:
-    """S5: `overloaded` with a Retry-After would make the client's SDK wait instead of the gateway."""
+def test_permanent_errors_keep_their_kind(status: int, kind: str, tmp_path: Path) -> None:
+    """`overloaded` with a Retry-After would make the client's SDK wait instead of the gateway."""
     with gateway_with_one_refusal(tmp_path, status) as (harness, simulator):
         first = harness.request("/v1/messages", REQUESTS["/v1/messages"])
         again = harness.request("/v1/messages", REQUESTS["/v1/messages"])
@@ -236,13 +236,13 @@ def test_s5_permanent_errors_keep_their_kind(status: int, kind: str, tmp_path: P
         assert isinstance(rest, dict) and rest["kind"] == kind
 
 
-def test_s5_a_short_retry_after_of_the_upstream_is_still_waited_for(tmp_path: Path) -> None:
+def test_a_short_retry_after_of_the_upstream_is_still_waited_for(tmp_path: Path) -> None:
     with gateway_with_one_refusal(tmp_path, 429, "retry_after = 0.2") as (harness, simulator):
         assert harness.request("/v1/messages", REQUESTS["/v1/messages"])[0] == 200
         assert simulator.total == 2
 
 
-def test_s5_another_credential_and_the_next_target_are_tried_instead(tmp_path: Path) -> None:
+def test_another_credential_and_the_next_target_are_tried_instead(tmp_path: Path) -> None:
     script = 'then = "last"\n[[turn]]\nstatus = 401\nmessage = "no"'
     with running_simulator("openai", script=parse_script(script)) as one, running_simulator("openai") as two:
         text = upstream_config("one", "openai", one.url) + upstream_config("two", "openai", two.url)
@@ -253,11 +253,11 @@ def test_s5_another_credential_and_the_next_target_are_tried_instead(tmp_path: P
             assert (one.total, two.total) == (1, 3)
 
 
-# --- S12: the retry budget
+# --- the retry budget
 
 
-def test_s12_each_upstream_has_its_own_retry_budget(tmp_path: Path) -> None:
-    """S12: after nine retries for `one`, a request to `two` was not retried."""
+def test_each_upstream_has_its_own_retry_budget(tmp_path: Path) -> None:
+    """Regression: after nine retries for `one`, a request to `two` was not retried."""
     broken = 'then = "last"\n[[turn]]\nstatus = 500\nmessage = "broken"'
     once = "".join('[[turn]]\nstatus = [500]\nmessage = "once"\n[[turn]]\ntext = "Hello."\n' for _ in range(3))
     with (
@@ -276,7 +276,7 @@ def test_s12_each_upstream_has_its_own_retry_budget(tmp_path: Path) -> None:
             assert two.total == 6
 
 
-# --- S12: the retry-after that a client gets
+# --- the retry-after that a client gets
 
 
 @pytest.mark.parametrize(
@@ -292,16 +292,16 @@ def test_s12_each_upstream_has_its_own_retry_budget(tmp_path: Path) -> None:
         (None, None),
     ],
 )
-def test_s12_a_fault_has_a_retry_after_of_one_day_at_most(delay: float | None, expected: float | None) -> None:
+def test_a_fault_has_a_retry_after_of_one_day_at_most(delay: float | None, expected: float | None) -> None:
     assert Fault("rate_limit", "slow", 429, retry_after=delay).retry_after == expected
 
 
 @pytest.mark.parametrize("delay", ["99999999999999999999", "1e30", "9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT"])
 @pytest.mark.parametrize(("path", "body"), REQUESTS.items())
-def test_s12_a_client_gets_a_retry_after_of_one_day_at_most(
+def test_a_client_gets_a_retry_after_of_one_day_at_most(
     path: str, body: dict[str, Any], delay: str, tmp_path: Path
 ) -> None:
-    """S12: `retry-after: 99999999999999999999` was passed on."""
+    """Regression: `retry-after: 99999999999999999999` was passed on."""
     raw = f"HTTP/1.1 429 No\r\nretry-after: {delay}\r\ncontent-length: 4\r\nconnection: close\r\n\r\nslow"
     with (
         fixed_response_server(raw.encode()) as url,
@@ -313,7 +313,7 @@ def test_s12_a_client_gets_a_retry_after_of_one_day_at_most(
 
 
 @pytest.mark.parametrize("delay", ["-5", "nan", "inf", "soon", "", "-inf", "0x10", "٣"])
-def test_s12_an_invalid_retry_after_is_not_forwarded(delay: str, tmp_path: Path) -> None:
+def test_an_invalid_retry_after_is_not_forwarded(delay: str, tmp_path: Path) -> None:
     raw = f"HTTP/1.1 429 No\r\nretry-after: {delay}\r\ncontent-length: 4\r\nconnection: close\r\n\r\nslow"
     with (
         fixed_response_server(raw.encode()) as url,
@@ -323,7 +323,7 @@ def test_s12_an_invalid_retry_after_is_not_forwarded(delay: str, tmp_path: Path)
         assert (status, 0 <= int(headers["retry-after"]) <= 60) == (429, True)
 
 
-# --- S12: addresses
+# --- addresses
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 BROKEN: dict[str, bytes] = {
@@ -346,8 +346,8 @@ def address_in(answer: bytes, url: str) -> bool:
 
 @pytest.mark.parametrize("what", BROKEN)
 @pytest.mark.parametrize(("path", "body"), [*REQUESTS.items(), *STREAM_REQUESTS.items()])
-def test_s12_no_client_error_contains_an_address(path: str, body: dict[str, Any], what: str, tmp_path: Path) -> None:
-    """S12: connection errors named the host and port of the upstream."""
+def test_no_client_error_contains_an_address(path: str, body: dict[str, Any], what: str, tmp_path: Path) -> None:
+    """Regression: connection errors named the host and port of the upstream."""
     with (
         fixed_response_server(BROKEN[what]) as url,
         start_gateway(upstream_config("one", "anthropic", url), tmp_path) as harness,
@@ -360,7 +360,7 @@ def test_s12_no_client_error_contains_an_address(path: str, body: dict[str, Any]
         assert line["error"]
 
 
-def test_s12_a_refused_connection_names_the_upstream_to_the_client_and_the_address_in_the_log(tmp_path: Path) -> None:
+def test_a_refused_connection_names_the_upstream_to_the_client_and_the_address_in_the_log(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but not listening
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -372,7 +372,7 @@ def test_s12_a_refused_connection_names_the_upstream_to_the_client_and_the_addre
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_s12_an_upstream_message_with_its_own_address_is_redacted(streamed: bool, tmp_path: Path) -> None:
+def test_an_upstream_message_with_its_own_address_is_redacted(streamed: bool, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     words = f"no route http://127.0.0.1:{port}/v1/messages (127.0.0.1 port {port}, backend 10.9.8.7:80)"
@@ -410,11 +410,11 @@ def test_s12_an_upstream_message_with_its_own_address_is_redacted(streamed: bool
         ("version 1.2.3 at 10:20", "http://x.example", "version 1.2.3 at 10:20"),
     ],
 )
-def test_s12_addresses_are_redacted_in_every_spelling(text: str, url: str, expected: str) -> None:
+def test_addresses_are_redacted_in_every_spelling(text: str, url: str, expected: str) -> None:
     assert mask_addresses(text, [(url, "U")], "server") == expected
 
 
-def test_s12_an_address_of_the_request_is_kept() -> None:
+def test_an_address_of_the_request_is_kept() -> None:
     text = "the image http://93.184.216.34/a.png cannot be read"
     assert mask_addresses(text, [("http://10.0.0.5", "U")], "invalid") == text
 

@@ -96,6 +96,23 @@ def wait_for_entries(home: UserHome, count: int, *words: str) -> list[dict[str, 
     return found
 
 
+def test_a_filter_limits_the_requests_that_are_printed_and_followed(home: UserHome) -> None:
+    config = str(home.write("config.toml", SIMULATED))
+    with home.serving("--quiet", "--config", config) as served, following(home, "upstream:sim", "note:kiro.*") as tail:
+        first = ask(served)
+        served.ask("/v1/messages", {"model": "claude-sonnet-4.5"})  # refused: no messages
+        second = ask(served)
+        wait_for_entries(home, 3)
+        assert [tail.next_line().split()[-1] for _ in range(2)] == [first, second]
+        refused = home.run("log", "--json", "is:refused -upstream:sim").stdout.splitlines()
+        assert [json.loads(line)["status"] for line in refused] == [400]
+        last = home.run("log", "-n", "1", "status:200").stdout.splitlines()
+        assert [line.split()[-1] for line in last] == [second]
+        wrong = home.run("log", "upstream:sim", "status:abc")
+    assert wrong.returncode == 2 and "status: expected a number" in wrong.stderr
+    assert wrong.stderr.splitlines()[-2:] == ["  upstream:sim status:abc", f"  {' ' * 20}^^^"]
+
+
 def test_the_last_requests_are_printed_with_their_notes(home: UserHome) -> None:
     config = str(home.write("config.toml", SIMULATED))
     with home.serving("--quiet", "--config", config) as served:
@@ -218,7 +235,7 @@ def test_a_reader_that_leaves_ends_its_task(tmp_path: Path) -> None:
 
 
 def _events(access_log: AccessLog) -> list[dict[str, Any]]:
-    return [json.loads(entry.line) for entry in access_log.rings.events.entries]
+    return [json.loads(entry.line) for entry in access_log.recent_entries.events.entries]
 
 
 # --- several workers
@@ -238,6 +255,7 @@ def test_the_lines_of_all_workers_are_merged_in_the_order_of_time(home: UserHome
         listed = wait_for_entries(home, 40)
         by_id = home.run("explain", ids[7], "--json")
         activity = json.loads(home.run("top", "--json").stdout)
+        status = home.run("status").stdout
         assert follower.end() == 130
     for entries in (followed, listed):
         assert {entry["request_id"] for entry in entries} == set(ids)
@@ -246,6 +264,9 @@ def test_the_lines_of_all_workers_are_merged_in_the_order_of_time(home: UserHome
     assert len({each[16:28] for each in ids}) == 2, "one worker got all requests"
     assert json.loads(by_id.stdout)["request"]["request_id"] == ids[7]
     assert [row["name"] for row in activity["upstreams"]] == ["sim"]
+    assert [line.split()[:4] for line in status.splitlines() if line.startswith("sim ")] == [
+        ["sim", "ok", "0", "running,"]
+    ]
     assert activity["requests_per_second"] > 0 and activity["upstreams"][0]["error_share"] == 0
 
 

@@ -1,4 +1,4 @@
-"""U5: what the log says about requests, attempts, notes and cooldowns."""
+"""What the log says about requests, attempts, notes and cooldowns."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from tests.gateway.harness import (
     KEY,
     GatewayHarness,
     anthropic_body,
+    gateway_with_simulator,
     parse_config,
     start_gateway,
     upstream_config,
@@ -68,7 +69,7 @@ def request_lines(harness: GatewayHarness, least: int = 1) -> list[str]:
     return [line for line in harness.text.splitlines() if "POST /v1/messages" in line]
 
 
-def test_u5_a_line_of_text_has_the_local_date_and_zone(tmp_path: Path) -> None:
+def test_a_line_of_text_has_the_local_date_and_zone(tmp_path: Path) -> None:
     with text_gateway("", tmp_path) as harness:
         harness.request("/v1/messages", anthropic_body(MODEL))
         [line] = request_lines(harness)
@@ -76,7 +77,7 @@ def test_u5_a_line_of_text_has_the_local_date_and_zone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/St_Johns"])
-def test_u5_times_are_those_of_the_zone(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_those_of_the_zone(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
@@ -89,7 +90,7 @@ def test_u5_times_are_those_of_the_zone(zone: str, monkeypatch: pytest.MonkeyPat
         time.tzset()
 
 
-def test_u5_the_rules_of_the_notes_are_named_the_first_three_and_a_count() -> None:
+def test_the_rules_of_the_notes_are_named_the_first_three_and_a_count() -> None:
     record = Record("req_1", "POST", "/v1/messages")
     record.notes = [Note(f"rule.{name}", "changed", "messages[0]", "words") for name in "aabcde"]
     assert "  notes rule.a, rule.b, rule.c and 2 more  " in request_text(logged_request(record, ""))
@@ -97,7 +98,7 @@ def test_u5_the_rules_of_the_notes_are_named_the_first_three_and_a_count() -> No
     assert "  notes rule.a, rule.b  " in request_text(logged_request(record, ""))
 
 
-def test_u5_retries_and_fallbacks_are_in_the_line(tmp_path: Path) -> None:
+def test_retries_and_fallbacks_are_in_the_line(tmp_path: Path) -> None:
     script = '[[turn]]\nstatus = [429, 503]\nmessage = "no"\n[[turn]]\nstatus = 503\nmessage = "no"'
     with two_upstreams(script, "", tmp_path) as harness:
         assert harness.request("/v1/messages", anthropic_body(MODEL))[0] == 200
@@ -105,7 +106,7 @@ def test_u5_retries_and_fallbacks_are_in_the_line(tmp_path: Path) -> None:
     assert "anthropic → two" in line and "  after one 429, 503, 503  " in line and "4 attempts" in line
 
 
-def test_u5_a_fallback_because_of_a_cooldown_is_in_the_line(tmp_path: Path) -> None:
+def test_a_fallback_because_of_a_cooldown_is_in_the_line(tmp_path: Path) -> None:
     with two_upstreams(ALWAYS_429, "", tmp_path) as harness:
         for _ in range(2):
             assert harness.request("/v1/messages", anthropic_body(MODEL))[0] == 200
@@ -114,7 +115,7 @@ def test_u5_a_fallback_because_of_a_cooldown_is_in_the_line(tmp_path: Path) -> N
     assert "anthropic → two" in second and "  after one cooldown  " in second and "attempts" not in second
 
 
-def test_u5_a_target_without_a_connection_is_in_the_line(tmp_path: Path) -> None:
+def test_a_target_without_a_connection_is_in_the_line(tmp_path: Path) -> None:
     with socket.socket() as closed, running_simulator("openai") as two:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
@@ -125,7 +126,7 @@ def test_u5_a_target_without_a_connection_is_in_the_line(tmp_path: Path) -> None
     assert "after one no connection" in line
 
 
-def test_u5_a_target_that_cannot_express_the_request_is_in_the_line(tmp_path: Path) -> None:
+def test_a_target_that_cannot_express_the_request_is_in_the_line(tmp_path: Path) -> None:
     refuse = '[upstreams.one.translation]\nlosses = "refuse"'
     with running_simulator("kiro") as one, running_simulator("openai") as two:
         text = upstream_config("one", "kiro", one.url, refuse) + upstream_config("two", "openai", two.url) + ROUTE
@@ -135,7 +136,7 @@ def test_u5_a_target_that_cannot_express_the_request_is_in_the_line(tmp_path: Pa
     assert "anthropic → two" in line and "  after one not sent  " in line and one.total == 0
 
 
-def test_u5_an_error_names_the_upstream_that_it_is_of(tmp_path: Path) -> None:
+def test_an_error_names_the_upstream_that_it_is_of(tmp_path: Path) -> None:
     """The line of a request that failed everywhere named the last upstream with the error of the first."""
     broken = 'then = "last"\n[[turn]]\nstatus = 500\nmessage = "two is broken"'
     with two_upstreams(ALWAYS_429, broken, tmp_path) as harness:
@@ -147,7 +148,7 @@ def test_u5_an_error_names_the_upstream_that_it_is_of(tmp_path: Path) -> None:
     assert "FAILED one: slow down, says one" in line
 
 
-def test_u5_an_error_of_the_only_upstream_is_told_once(tmp_path: Path) -> None:
+def test_an_error_of_the_only_upstream_is_logged_once(tmp_path: Path) -> None:
     with (
         running_simulator("openai", script=parse_script(ALWAYS_429)) as one,
         text_gateway(upstream_config("one", "openai", one.url), tmp_path) as harness,
@@ -165,7 +166,7 @@ def events(harness: GatewayHarness, name: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["event"] == name]
 
 
-def test_u5_a_cooldown_is_a_warning_when_it_begins_and_an_info_when_it_ends(tmp_path: Path) -> None:
+def test_a_cooldown_is_a_warning_when_it_begins_and_an_info_when_it_ends(tmp_path: Path) -> None:
     script = 'then = "last"\n[[turn]]\nstatus = 429\nmessage = "slow down"\nretry_after = 0.6'
     with (
         running_simulator("openai", script=parse_script(script)) as one,
@@ -186,7 +187,7 @@ def test_u5_a_cooldown_is_a_warning_when_it_begins_and_an_info_when_it_ends(tmp_
     assert (ended["level"], ended["why"]) == ("info", "its time is over")
 
 
-def test_u5_an_open_breaker_and_its_end_are_logged(tmp_path: Path) -> None:
+def test_an_open_breaker_and_its_end_are_logged(tmp_path: Path) -> None:
     script = "\n".join(['[[turn]]\nstatus = 500\nmessage = "broken"'] * 5 + ['[[turn]]\ntext = "well"'])
     with (
         running_simulator("openai", script=parse_script(script)) as one,
@@ -203,7 +204,7 @@ def test_u5_an_open_breaker_and_its_end_are_logged(tmp_path: Path) -> None:
         assert events(harness, "cooldown_ended")[0]["why"] == "it was cleared"
 
 
-def test_u5_many_cooldowns_are_a_few_lines_and_a_count(tmp_path: Path) -> None:
+def test_many_cooldowns_are_a_few_lines_and_a_count(tmp_path: Path) -> None:
     with (
         running_simulator("openai", script=parse_script(ALWAYS_429)) as one,
         start_gateway(upstream_config("one", "openai", one.url), tmp_path) as harness,
@@ -220,7 +221,7 @@ def _has_notes(harness: GatewayHarness, level: Level) -> bool:
     return level != "debug" or "rule=kiro.max_tokens" in harness.text
 
 
-def test_u5_at_level_debug_each_note_is_a_line_with_rule_place_and_sentence(tmp_path: Path) -> None:
+def test_at_level_debug_each_note_is_a_line_with_rule_place_and_sentence(tmp_path: Path) -> None:
     body = anthropic_body(MODEL, temperature=0.5)
     levels: tuple[Level, ...] = ("debug", "info")
     for level in levels:
@@ -241,8 +242,8 @@ RESULT: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("offload", [1024 * 1024, 1], ids=["here", "in the worker process"])
-def test_u5_the_debug_records_of_document_000_reach_the_log(offload: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("offload", [1024 * 1024, 1], ids=["here", "in the job process"])
+def test_the_debug_records_of_document_000_reach_the_log(offload: int, tmp_path: Path) -> None:
     body = anthropic_body(MODEL) | {"messages": RESULT}
     body["tools"] = [{"name": "weather", "description": "w", "input_schema": {"type": "object"}}]
     levels: tuple[tuple[Level, bool], ...] = (("debug", True), ("info", False))
@@ -274,3 +275,21 @@ def test_request_ids_sort_by_time(tmp_path: Path) -> None:
     assert all(re.fullmatch(r"req_[0-9a-f]{32}", each) for each in ids)
     assert all(before <= int(each[4:16], 16) <= after for each in ids)
     assert len({each[16:28] for each in ids}) == 1  # the random part of the process
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "openai"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_log_names_the_tools_that_the_model_called(dialect: str, stream: bool, tmp_path: Path) -> None:
+    calls = ", ".join(f'{{ tool = "{name}", arguments = {{}} }}' for name in ("read", "write", "read"))
+    tools = [{"name": name, "description": "?", "input_schema": {"type": "object"}} for name in ("read", "write")]
+    with gateway_with_simulator(f"[[turn]]\nparts = [{calls}]", tmp_path, dialect) as (harness, _):
+        status, _, _ = harness.request("/v1/messages", anthropic_body(stream=stream, tools=tools))
+        [line] = harness.log_lines()
+    assert status == 200 and line["tools"] == ["read", "write"]
+
+
+def test_a_tool_of_a_strange_name_leaves_no_secret_in_the_log() -> None:
+    log = AccessLog(Redactor(lambda: ["a-known-secret"]), stream=io.StringIO(), form="json")
+    record = Record("req_1", "POST", "/", tools=("a-known-secret", "x" * 100_000))
+    log.request(record)
+    assert record.tools == ("***", "x" * 256)

@@ -109,7 +109,7 @@ def tools(size: int) -> bytes:
 BODIES = {
     "long texts": messages(21, "words of a question " * 2500),
     "many messages": messages(2001, "a question of some words " * 16),
-    "schemas": tools(400),  # parsed by the worker process
+    "schemas": tools(400),  # parsed by the job process
     "short schemas": tools(200),  # parsed by the gateway itself
 }
 

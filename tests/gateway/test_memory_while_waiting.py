@@ -6,7 +6,7 @@ import gc
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -121,14 +121,14 @@ def test_a_pending_request_keeps_only_the_bytes_of_the_client(dialect: str, call
 
 @pytest.mark.parametrize("dialect", ["anthropic", "openai"])
 def test_the_end_of_an_upstream_body_after_the_reply_is_not_waited_for(dialect: str, tmp_path: Path) -> None:
-    canned, go_on, over = FixedResponseServer(), threading.Event(), threading.Event()
+    canned, go_on, finished = FixedResponseServer(), threading.Event(), threading.Event()
     go_on.set()
 
     def response_without_end() -> Iterator[bytes]:
         *begin, end = slow_response(dialect, go_on)
         yield from begin
         yield end.removesuffix(b"0\r\n\r\n")
-        over.wait(60)
+        finished.wait(60)
 
     canned.answer = response_without_end
     with (
@@ -137,7 +137,7 @@ def test_the_end_of_an_upstream_body_after_the_reply_is_not_waited_for(dialect: 
     ):
         client.read_until(b"message_stop")
         assert harness.log_lines()[-1]["outcome"] == "ok"
-        over.set()  # the body ends only now
+        finished.set()  # the body ends only now
     canned.close()
 
 
@@ -148,7 +148,7 @@ def test_a_late_failure_is_explained_with_the_whole_request(tmp_path: Path) -> N
         (line,) = harness.log_lines()
         report = wait_for_refusal(tmp_path, headers["x-request-id"])
     assert report is not None
-    assert "the question" in report.request.body and "the question" in report.sent.body
+    assert "the question" in report.client_request.body and "the question" in report.sent.body
     assert "conversationState" in report.sent.body
     assert len(report.notes) == int(headers["dragoman-notes"]) == line["notes"] > 0
 
@@ -156,11 +156,12 @@ def test_a_late_failure_is_explained_with_the_whole_request(tmp_path: Path) -> N
 MARKER = "a text that no other test sends"
 MESSAGE = json.dumps(anthropic_body(CLAUDE, MARKER)).encode()
 SIGNED, CONVERSE = converse_body(MARKER), f"/model/{CLAUDE}/converse"
-ENDED: dict[str, tuple[int, bytes]] = {
-    "answered": (200, head(len(MESSAGE)) + MESSAGE),
-    "not JSON": (400, head(len(MESSAGE)) + b"[" + MESSAGE[1:]),
-    "signed and answered": (200, b"".join(raw(signed_request(SIGNED, path=CONVERSE)))),
-    "forged signature": (403, b"".join(raw(signed_request(SIGNED, path=CONVERSE, secret="not-the-key")))),
+# Functions, because a signature is valid for fifteen minutes only: the suite may take longer.
+ENDED: dict[str, tuple[int, Callable[[], bytes]]] = {
+    "answered": (200, lambda: head(len(MESSAGE)) + MESSAGE),
+    "not JSON": (400, lambda: head(len(MESSAGE)) + b"[" + MESSAGE[1:]),
+    "signed and answered": (200, lambda: b"".join(raw(signed_request(SIGNED, path=CONVERSE)))),
+    "forged signature": (403, lambda: b"".join(raw(signed_request(SIGNED, path=CONVERSE, secret="not-the-key")))),
 }
 
 
@@ -179,7 +180,7 @@ def test_the_body_of_an_ended_request_needs_no_garbage_collection(kind: str, tmp
         gc.collect()
         gc.disable()
         try:
-            with SocketClient(harness, first=request) as client:
+            with SocketClient(harness, first=request()) as client:
                 assert client.answer()[0] == status
             harness.log_lines()
             wait_until(lambda: not bodies_in_memory())

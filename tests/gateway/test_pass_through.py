@@ -31,9 +31,9 @@ HELLO: Any = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 def verbatim(dialect: str = "anthropic") -> Plan:
     known = registry.get(dialect)
     body = HELLO if dialect == "anthropic" else {"messages": HELLO["messages"]}
-    made_plan = plan(known, known, known.codec.parse_request(ApiRequest("generate", "m", True, body)))
-    assert made_plan.verbatim or dialect != "anthropic"
-    return made_plan
+    planned = plan(known, known, known.codec.parse_request(ApiRequest("generate", "m", True, body)))
+    assert planned.verbatim or dialect != "anthropic"
+    return planned
 
 
 STREAM = b"".join(
@@ -201,9 +201,9 @@ def plan_with_options(**options: Any) -> Plan:
 
 @given(st.lists(st.integers(0, sum(map(len, CHAT))), max_size=8))
 def test_usage_requested_by_the_gateway_is_recorded_and_not_forwarded(cuts: list[int]) -> None:
-    made_plan = plan_with_options()
-    assert made_plan.passes and not made_plan.verbatim
-    answer, stream = PassThrough(made_plan), b"".join(CHAT)
+    planned = plan_with_options()
+    assert planned.passes and not planned.verbatim
+    answer, stream = PassThrough(planned), b"".join(CHAT)
     out = b"".join(answer.feed(stream[a:b]) for a, b in pairwise([0, *sorted(cuts), len(stream)])) + answer.close()
     assert out == stream.replace(USAGE, b"")
     assert answer.progress.usage is not None and answer.progress.usage.output == 2
@@ -211,9 +211,9 @@ def test_usage_requested_by_the_gateway_is_recorded_and_not_forwarded(cuts: list
 
 
 def test_usage_requested_by_the_client_is_forwarded() -> None:
-    made_plan = plan_with_options(stream_options={"include_usage": True})
-    assert made_plan.verbatim
-    answer = PassThrough(made_plan)
+    planned = plan_with_options(stream_options={"include_usage": True})
+    assert planned.verbatim
+    answer = PassThrough(planned)
     assert answer.feed(b"".join(CHAT)) + answer.close() == b"".join(CHAT)
 
 
@@ -263,9 +263,9 @@ def test_a_chat_stream_without_done_gets_one() -> None:
 def test_bytes_that_are_not_frames_end_the_stream_with_the_error_of_the_dialect() -> None:
     bedrock = registry.get("bedrock")
     body: Any = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
-    made_plan = plan(bedrock, bedrock, bedrock.codec.parse_request(ApiRequest("generate", "m", True, body)))
+    planned = plan(bedrock, bedrock, bedrock.codec.parse_request(ApiRequest("generate", "m", True, body)))
     frame = bedrock.binding.encode_frame(Payload(b"messageStart", b'{"role":"assistant"}'))
-    answer = PassThrough(made_plan)
+    answer = PassThrough(planned)
     out = answer.feed(frame + b"<html>" * 20)
     assert out.startswith(frame) and b"<html>" not in out and b"exception" in out
     assert answer.fault is not None and answer.is_over
@@ -375,7 +375,7 @@ def test_frames_of_a_lane_are_forwarded_like_frames_that_are_read_one_by_one(
     dialect = registry.get("openai")
     extra = Extra("openai", {"stream_options": {"include_usage": True}}) if asks else None
     requests = Conversation("m", (Message("user", (Text("hi"),)),), stream=True, extra=extra)
-    made_plan = plan(dialect, dialect, requests)
+    planned = plan(dialect, dialect, requests)
     frame = 'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{%s}%s}]}\n\n'
     sent = [frame % (f'"content":"{text}"', "") for text in ("begin", "on", "on", *texts)]
     usage = 'data: {"id":"c","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":1}}\n\n'
@@ -383,7 +383,7 @@ def test_frames_of_a_lane_are_forwarded_like_frames_that_are_read_one_by_one(
     data = "".join([*sent, *end]).encode()
 
     def pass_through(pieces: list[bytes]) -> tuple[bytes, bool, int, object]:
-        passing = PassThrough(made_plan)
+        passing = PassThrough(planned)
         out = b"".join([passing.feed(piece) for piece in pieces])
         return out + passing.close(), passing.is_over, passing._count, passing.progress.usage
 
@@ -393,8 +393,8 @@ def test_frames_of_a_lane_are_forwarded_like_frames_that_are_read_one_by_one(
 def _pass_through_and_frame() -> tuple[PassThrough, Callable[[str], bytes]]:
     dialect = registry.get("openai")
     frame = 'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":%s}]}\n\n'
-    made_plan = plan(dialect, dialect, Conversation("m", (Message("user", (Text("hi"),)),), stream=True))
-    return PassThrough(made_plan), lambda delta: (frame % delta).encode()
+    planned = plan(dialect, dialect, Conversation("m", (Message("user", (Text("hi"),)),), stream=True))
+    return PassThrough(planned), lambda delta: (frame % delta).encode()
 
 
 def test_frames_of_a_lane_are_sent_in_the_same_read() -> None:
@@ -431,9 +431,9 @@ def test_an_end_made_by_the_gateway_continues_ids_and_numbers() -> None:
 def test_a_renamed_tool_prevents_pass_through() -> None:
     dialect, long = registry.get("openai"), "n" * 70
     requests = Conversation("m", (Message("user", (Text("hi"),)),), tools=(ToolSpec(long, schema={}),), stream=True)
-    made_plan = plan(dialect, dialect, requests)
-    assert [note.rule for note in made_plan.notes] == ["tools.renamed", "openai.ask_usage"]
-    assert not made_plan.passes
+    planned = plan(dialect, dialect, requests)
+    assert [note.rule for note in planned.notes] == ["tools.renamed", "openai.ask_usage"]
+    assert not planned.passes
 
 
 def test_a_long_frame_in_pieces_is_forwarded_when_complete() -> None:

@@ -1,4 +1,4 @@
-"""S1, S13, S16: pipelined requests wait for their turn within limits, and half-closed connections get responses."""
+"""Pipelined requests wait for their turn within limits, and half-closed connections get responses."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def send_in_thread(client: SocketClient, raw: bytes) -> threading.Thread:
     return thread
 
 
-def test_s16_every_pipelined_request_is_answered_in_order(harness: GatewayHarness) -> None:
-    """S16: requests after the 17th got no response."""
+def test_every_pipelined_request_is_answered_in_order(harness: GatewayHarness) -> None:
+    """Regression: requests after the 17th got no response."""
     with SocketClient(harness) as client:
         sending = send_in_thread(client, b"".join(request_bytes(f"number {number}!") for number in range(MANY)))
         for number in range(MANY):
@@ -78,7 +78,7 @@ def test_s16_every_pipelined_request_is_answered_in_order(harness: GatewayHarnes
     assert len(harness.log_lines(MANY + 1)) == MANY + 1
 
 
-def test_s16_the_last_pipelined_request_before_a_half_close_is_answered_too(harness: GatewayHarness) -> None:
+def test_the_last_pipelined_request_before_a_half_close_is_answered_too(harness: GatewayHarness) -> None:
     with SocketClient(harness) as client:
         sending = send_in_thread(client, b"".join(request_bytes(f"number {number}!") for number in range(60)))
         sending.join(10)
@@ -88,7 +88,7 @@ def test_s16_the_last_pipelined_request_before_a_half_close_is_answered_too(harn
         assert client.file.read() == b""
 
 
-def test_s16_pipelined_requests_with_large_bodies_wait_as_well(harness: GatewayHarness) -> None:
+def test_pipelined_requests_with_large_bodies_wait_as_well(harness: GatewayHarness) -> None:
     texts = [f"{number}" * 150_000 for number in range(8)]
     with SocketClient(harness) as client:
         sending = send_in_thread(client, b"".join(request_bytes(text) for text in texts))
@@ -97,7 +97,7 @@ def test_s16_pipelined_requests_with_large_bodies_wait_as_well(harness: GatewayH
         sending.join(10)
 
 
-def test_s16_reading_stops_while_the_queue_is_full(tmp_path: Path) -> None:
+def test_reading_stops_while_the_queue_is_full(tmp_path: Path) -> None:
     script = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 1.0 }, { text = "end." }]\n[[turn]]\ntext = "Second."'
     with (
         gateway_with_simulator(f'then = "last"\n{script}', tmp_path, "openai") as (harness, _),
@@ -115,17 +115,15 @@ def test_s16_reading_stops_while_the_queue_is_full(tmp_path: Path) -> None:
         sending.join(10)
 
 
-# --- S13: a client that half-closes after a whole request gets its response; one that closes the socket has left
+# --- a client that half-closes after a whole request gets its response; one that closes the socket has left
 
 # The upstream answers in two steps, after the gateway has seen the half-close.
 SLOW = 'then = "last"\n[[turn]]\nfirst_delay = 0.3\nparts = [{ text = "Begin " }, { wait = 0.2 }, { text = "end." }]'
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_s13_a_client_that_half_closes_gets_its_response_and_nothing_else(
-    tmp_path: Path, loop: str, stream: bool
-) -> None:
-    """S13: it got no response."""
+def test_a_client_that_half_closes_gets_its_response_and_nothing_else(tmp_path: Path, loop: str, stream: bool) -> None:
+    """Regression: it got no response."""
     with (
         gateway_with_simulator(SLOW, tmp_path, "openai") as (harness, _),
         SocketClient(harness, first=request_bytes(stream=stream)) as client,
@@ -138,7 +136,7 @@ def test_s13_a_client_that_half_closes_gets_its_response_and_nothing_else(
         assert harness.log_lines()[0]["outcome"] == "ok"
 
 
-def test_s13_all_requests_before_a_half_close_are_answered(tmp_path: Path, loop: str) -> None:
+def test_all_requests_before_a_half_close_are_answered(tmp_path: Path, loop: str) -> None:
     with gateway_with_simulator('then = "last"\n[[turn]]\ntext = "Yes."\nfirst_delay = 0.1', tmp_path, "openai") as (
         harness,
         simulator,
@@ -150,7 +148,7 @@ def test_s13_all_requests_before_a_half_close_are_answered(tmp_path: Path, loop:
         assert simulator.total == 3
 
 
-def test_s13_a_refusal_is_sent_after_a_half_close_too(tmp_path: Path, loop: str) -> None:
+def test_a_refusal_is_sent_after_a_half_close_too(tmp_path: Path, loop: str) -> None:
     with (
         gateway_with_simulator(SLOW, tmp_path, "openai") as (harness, _),
         SocketClient(harness, first=request_bytes(key="wrong")) as client,
@@ -160,7 +158,7 @@ def test_s13_a_refusal_is_sent_after_a_half_close_too(tmp_path: Path, loop: str)
 
 
 @pytest.mark.parametrize("when", ["before its answer", "in its answer"])
-def test_s13_a_client_that_closes_its_socket_has_left(tmp_path: Path, loop: str, when: str) -> None:
+def test_a_client_that_closes_its_socket_has_left(tmp_path: Path, loop: str, when: str) -> None:
     """The gateway first sees the same in both cases: the end of the client's bytes."""
     parts = 'parts = [{ text = "Begin." }, { wait = 30.0 }]'
     script = f"[[turn]]\n{'first_delay = 30.0' if when == 'before its answer' else ''}\n{parts}"
@@ -174,7 +172,7 @@ def test_s13_a_client_that_closes_its_socket_has_left(tmp_path: Path, loop: str,
         assert harness.log_lines()[0]["outcome"] == "gone"
 
 
-def test_s13_a_client_that_half_closes_and_then_closes_has_left(tmp_path: Path, loop: str) -> None:
+def test_a_client_that_half_closes_and_then_closes_has_left(tmp_path: Path, loop: str) -> None:
     script = '[[turn]]\nparts = [{ text = "Begin." }, { wait = 0.5 }, { text = "more" }, { wait = 0.5 }, { text = "x" }, { wait = 30.0 }]'
     with gateway_with_simulator(script, tmp_path, "openai") as (harness, simulator):
         with SocketClient(harness, first=request_bytes(stream=True)) as client:
@@ -184,7 +182,7 @@ def test_s13_a_client_that_half_closes_and_then_closes_has_left(tmp_path: Path, 
         assert simulator.requests[0].wait(5.0) == "gone"
 
 
-def test_s13_a_half_close_within_a_body_means_the_client_left(tmp_path: Path, loop: str) -> None:
+def test_a_half_close_within_a_body_means_the_client_left(tmp_path: Path, loop: str) -> None:
     with (
         gateway_with_simulator(SLOW, tmp_path, "openai") as (harness, simulator),
         SocketClient(harness, first=head(500) + b"{") as client,
@@ -194,7 +192,7 @@ def test_s13_a_half_close_within_a_body_means_the_client_left(tmp_path: Path, lo
         assert (harness.log_lines()[0]["outcome"], simulator.total) == ("gone", 0)
 
 
-def test_s13_a_half_close_within_the_second_request_does_not_cancel_the_first(tmp_path: Path, loop: str) -> None:
+def test_a_half_close_within_the_second_request_does_not_cancel_the_first(tmp_path: Path, loop: str) -> None:
     with (
         gateway_with_simulator(SLOW, tmp_path, "openai") as (harness, simulator),
         SocketClient(harness, first=request_bytes() + head(500) + b"{") as client,
@@ -223,8 +221,8 @@ def find_connection() -> ServerConnection:
     return next(each for server in gateway_servers() for each in server.connections.members)
 
 
-def test_s1_responses_do_not_pile_up_for_a_client_that_reads_none(served: GatewayHarness) -> None:
-    """S1: a client without a key that pipelined requests and read nothing filled the gateway's memory."""
+def test_responses_do_not_pile_up_for_a_client_that_reads_none(served: GatewayHarness) -> None:
+    """Regression: a client without a key that pipelined requests and read nothing filled the gateway's memory."""
     with SocketClient(served, first=KEYLESS) as client:
         assert client.answer()[0] == 401
         theirs = find_connection()

@@ -345,10 +345,10 @@ def unresponsive_server() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(0.02)
         taken: list[socket.socket] = []
-        over = threading.Event()
+        finished = threading.Event()
 
         def accept() -> None:
-            while not over.is_set():
+            while not finished.is_set():
                 try:
                     taken.append(listening.accept()[0])
                 except TimeoutError:
@@ -359,7 +359,7 @@ def unresponsive_server() -> Iterator[int]:
         try:
             yield listening.getsockname()[1]
         finally:
-            over.set()
+            finished.set()
             thread.join()
             for each in taken:
                 each.close()
@@ -613,7 +613,7 @@ def test_rule_10_cooldowns_are_metrics(tmp_path: Path) -> None:
     with gateway_with_simulator(SPENT, tmp_path) as (harness, _):
         harness.request("/v1/messages", REQUESTS["/v1/messages"])
         labels = f'credential="key",models="{MODEL}",state="cooling",upstream="one"'
-        assert f"dragoman_resting_seconds{{{labels}}} 29" in harness.running.gateway.metrics().decode()
+        assert f"dragoman_cooldown_seconds{{{labels}}} 29" in harness.running.gateway.metrics().decode()
         harness.running.gateway.breaker.clear()
         assert labels not in harness.running.gateway.metrics().decode()
 

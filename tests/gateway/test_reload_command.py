@@ -1,4 +1,4 @@
-"""U4: `dragoman reload` and SIGHUP apply everything that can be applied, and say what cannot."""
+"""`dragoman reload` and SIGHUP apply everything that can be applied, and say what cannot."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def reload(home: UserHome, served: ServeProcess, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["command", "SIGHUP"])
-def test_u4_the_log_is_reloaded(home: UserHome, how: str) -> None:
-    """U4: SIGHUP ignored [log]."""
+def test_the_log_is_reloaded(home: UserHome, how: str) -> None:
+    """Regression: SIGHUP ignored [log]."""
     config = home.write("config.toml", f'{SIMULATED}[log]\nformat = "json"\n')
     with home.serving("--quiet", "--config", str(config)) as served:
         served.say("one")
@@ -70,8 +70,8 @@ def test_u4_the_log_is_reloaded(home: UserHome, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["command", "SIGHUP"])
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_u4_a_changed_port_says_restart_needed_and_not_reloaded(home: UserHome, how: str, workers: str) -> None:
-    """U4: a changed port was logged as "reloaded"."""
+def test_a_changed_port_says_restart_needed_and_not_reloaded(home: UserHome, how: str, workers: str) -> None:
+    """Regression: a changed port was logged as "reloaded"."""
     config = home.write("config.toml", SIMULATED)
     with home.serving("--quiet", "--config", str(config), "--workers", workers) as served:
         config.write_text(f'{SIMULATED}[server]\nadmin_port = 1\nhosts = ["x.test"]\n')
@@ -97,12 +97,15 @@ def test_u4_a_changed_port_says_restart_needed_and_not_reloaded(home: UserHome, 
         assert json.loads(home.run("status", "--json").stdout)["restart_needed"] == []
 
 
-def test_u4_only_a_changed_port_is_no_reload(home: UserHome) -> None:
+def test_only_a_changed_port_is_no_reload(home: UserHome) -> None:
     config = home.write("config.toml", SIMULATED)
     with home.serving("--quiet", "--config", str(config)) as served:
         config.write_text(f"{SIMULATED}[server]\nadmin_port = 1\n")
         done = home.run("reload", "--json")
-        assert (done.returncode, json.loads(done.stdout)) == (1, {"restart": ["server.admin_port"]})
+        assert (done.returncode, json.loads(done.stdout)) == (
+            1,
+            {"changed": [], "restart": ["server.admin_port"], "refused": "", "warnings": []},
+        )
         assert logged(served, "restart_needed") and not logged(served, "reloaded")
         assert served.say("still there?")[0] == 200
 
@@ -165,7 +168,7 @@ def test_a_reload_needs_the_private_socket(home: UserHome) -> None:
 
 
 @pytest.mark.parametrize("setting", ["host", "port", "workers", "admin_socket", "admin_port"])
-def test_u4_every_setting_that_needs_a_restart_keeps_its_value_and_says_so(setting: str) -> None:
+def test_every_setting_that_needs_a_restart_keeps_its_value_and_says_so(setting: str) -> None:
     values = {"host": "localhost", "port": 9, "workers": 3, "admin_socket": "/nowhere/x", "admin_port": 9}
     before = build_config("", None, {"HOME": "/nowhere"}, {})
     after = build_config("", None, {"HOME": "/nowhere"}, {f"server.{setting}": values[setting], "server.ping": 3})

@@ -112,7 +112,7 @@ class Cost:
     memory: int = 0  # the largest increase, in bytes
 
 
-class Stand:
+class ResourceHarness:
     """A gateway process in front of upstreams with fixed responses."""
 
     def __init__(self, gateway: Gateway, upstreams: dict[str, FixedResponseServer]) -> None:
@@ -175,12 +175,12 @@ def read(client: socket.socket) -> tuple[int, bytes]:
 
 
 @contextlib.contextmanager
-def running_stand(folder: Path, first: str = "") -> Iterator[Stand]:
+def running_harness(folder: Path, first: str = "") -> Iterator[ResourceHarness]:
     upstreams = {dialect: FixedResponseServer() for dialect in DIALECTS}
     ports = {dialect: upstream.port for dialect, upstream in upstreams.items()}
     text = configuration(ports, "ping = 60", "limits.breaker = false")
     with start_gateway_process(folder, text, first) as gateway:
-        started = Stand(gateway, upstreams)
+        started = ResourceHarness(gateway, upstreams)
         started.serves()
         yield started
     for upstream in upstreams.values():
@@ -188,15 +188,15 @@ def running_stand(folder: Path, first: str = "") -> Iterator[Stand]:
 
 
 @pytest.fixture(scope="module")
-def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    with running_stand(tmp_path_factory.mktemp("gateway")) as started:
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ResourceHarness]:
+    with running_harness(tmp_path_factory.mktemp("gateway")) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def impatient_stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+def short_timeouts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ResourceHarness]:
     """A gateway with short timeouts, for tests with slow clients."""
-    with running_stand(tmp_path_factory.mktemp("gateway"), SHORT_TIMEOUTS) as started:
+    with running_harness(tmp_path_factory.mktemp("gateway"), SHORT_TIMEOUTS) as started:
         yield started
 
 
@@ -213,25 +213,25 @@ def long_question(size: int) -> bytes:
 # --- many small pieces
 
 
-def test_a_body_of_a_million_one_byte_chunks_is_read_cheaply(stand: Stand) -> None:
-    upstream = stand.upstreams["anthropic"]
+def test_a_body_of_a_million_one_byte_chunks_is_read_cheaply(harness: ResourceHarness) -> None:
+    upstream = harness.upstreams["anthropic"]
     upstream.answer = lambda: chunked_response(text_response("anthropic"))
     body = long_question(MILLION)
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
-    stand.ask("/v1/messages", body)
-    with stand.costs(cpu=2, memory=32), stand.connect() as client:
-        client.sendall(stand.head("/v1/messages", "transfer-encoding: chunked") + chunks)
+    harness.ask("/v1/messages", body)
+    with harness.costs(cpu=2, memory=32), harness.connect() as client:
+        client.sendall(harness.head("/v1/messages", "transfer-encoding: chunked") + chunks)
         status, _ = read(client)
     assert status == 200
     assert upstream.digests[-1] == upstream.digests[-2]  # the same body as in one piece
 
 
-def test_a_body_that_comes_byte_by_byte_is_read_cheaply(stand: Stand) -> None:
-    upstream = stand.upstreams["anthropic"]
+def test_a_body_that_comes_byte_by_byte_is_read_cheaply(harness: ResourceHarness) -> None:
+    upstream = harness.upstreams["anthropic"]
     upstream.answer = lambda: chunked_response(text_response("anthropic"))
     body = long_question(10_000)
-    raw = stand.head("/v1/messages", f"content-length: {len(body)}") + body
-    with stand.costs(cpu=2, memory=16), stand.connect() as client:
+    raw = harness.head("/v1/messages", f"content-length: {len(body)}") + body
+    with harness.costs(cpu=2, memory=16), harness.connect() as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in raw:
             client.send(bytes([byte]))
@@ -241,12 +241,14 @@ def test_a_body_that_comes_byte_by_byte_is_read_cheaply(stand: Stand) -> None:
 @pytest.mark.parametrize(
     ("dialect", "client"), [("openai", "anthropic"), ("kiro", "openai"), ("anthropic", "anthropic")]
 )
-def test_a_response_of_a_million_one_byte_chunks_is_read_cheaply(stand: Stand, dialect: str, client: str) -> None:
+def test_a_response_of_a_million_one_byte_chunks_is_read_cheaply(
+    harness: ResourceHarness, dialect: str, client: str
+) -> None:
     pieces = tuple(f"{number:05d} {'y' * 994}" for number in range(MILLION // 1000))
     events = list(DIALECTS[dialect]("name", ExpectedResponse(pieces, ())))
-    stand.upstreams[dialect].answer = lambda: chunked_response(events, content_type_of(dialect), size=1)
-    with stand.costs(cpu=3, memory=24):
-        status, body = stand.ask(*request_for(client, dialect))
+    harness.upstreams[dialect].answer = lambda: chunked_response(events, content_type_of(dialect), size=1)
+    with harness.costs(cpu=3, memory=24):
+        status, body = harness.ask(*request_for(client, dialect))
     assert (status, RESPONSE_PARSERS[client](body).text) == (200, "".join(pieces))
 
 
@@ -257,36 +259,36 @@ DEEP_TEXTS = {"open": "[" * DEEP, "closed": "[" * DEEP + "]" * DEEP, "objects": 
 
 @pytest.mark.parametrize("deep", DEEP_TEXTS)
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_request_of_a_hundred_thousand_levels_is_a_400(stand: Stand, client: str, deep: str) -> None:
+def test_a_request_of_a_hundred_thousand_levels_is_a_400(harness: ResourceHarness, client: str, deep: str) -> None:
     path, text = request_for(client, "openai")[0], DEEP_TEXTS[deep]
     body = json.dumps({"model": "to-openai", "messages": "@", "input": "@", "contents": "@"}).replace('"@"', text)
-    with stand.costs(cpu=1, memory=48):
-        status, response_body = stand.ask(path, body.encode())
+    with harness.costs(cpu=1, memory=48):
+        status, response_body = harness.ask(path, body.encode())
     assert status == 400, response_body
     json.loads(response_body)
 
 
 @pytest.mark.parametrize("upstream", DIALECTS)
 def test_arguments_of_a_hundred_thousand_levels_in_a_request_are_translated_or_refused(
-    stand: Stand, upstream: str
+    harness: ResourceHarness, upstream: str
 ) -> None:
     """Arguments are text in the request, so they do not count as its depth."""
-    stand.upstreams[upstream].answer = lambda: chunked_response(text_response(upstream), content_type_of(upstream))
+    harness.upstreams[upstream].answer = lambda: chunked_response(text_response(upstream), content_type_of(upstream))
     function = {"name": "f", "arguments": '{"a":' + "[" * DEEP + "]" * DEEP + "}"}
     call = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
     result = {"role": "tool", "tool_call_id": "call_1", "content": "done"}
-    talk = [{"role": "user", "content": "go"}, call, result]
+    messages = [{"role": "user", "content": "go"}, call, result]
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
-    talk_of = {"model": f"to-{upstream}", "messages": talk, "tools": tools, "stream": True}
-    with stand.costs(cpu=2, memory=64):
-        status, response_body = stand.ask("/v1/chat/completions", json.dumps(talk_of).encode())
+    body_of = {"model": f"to-{upstream}", "messages": messages, "tools": tools, "stream": True}
+    with harness.costs(cpu=2, memory=64):
+        status, response_body = harness.ask("/v1/chat/completions", json.dumps(body_of).encode())
     assert status in (200, 400, 413, 422), (status, response_body[:300])
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("upstream", DIALECTS)
 def test_a_frame_of_a_hundred_thousand_levels_is_skipped_or_ends_the_stream(
-    stand: Stand, upstream: str, client: str
+    harness: ResourceHarness, upstream: str, client: str
 ) -> None:
     """An unreadable frame is skipped with a note, unless a block is open."""
     deep = DEEP_TEXTS["closed"].encode()
@@ -298,9 +300,9 @@ def test_a_frame_of_a_hundred_thousand_levels_is_skipped_or_ends_the_stream(
         bad = b'data: {"type":' + deep + b',"choices":' + deep + b',"candidates":' + deep + b"}\n\n"
     events = text_response(upstream)
     events.insert(1, bad)
-    stand.upstreams[upstream].answer = lambda: chunked_response(events, content_type_of(upstream))
-    with stand.costs(cpu=2, memory=48):
-        status, response_body = stand.ask(*request_for(client, upstream))
+    harness.upstreams[upstream].answer = lambda: chunked_response(events, content_type_of(upstream))
+    with harness.costs(cpu=2, memory=48):
+        status, response_body = harness.ask(*request_for(client, upstream))
     passed = b"".join(event for event in events if b'"usage":{' not in event)  # a Chat client did not request it
     if client == upstream and response_body in (b"".join(events), passed):
         return  # the same dialect: the frame may be passed through
@@ -313,12 +315,14 @@ def test_a_frame_of_a_hundred_thousand_levels_is_skipped_or_ends_the_stream(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_streamed_arguments_of_a_hundred_thousand_levels_arrive_or_are_an_error(stand: Stand, client: str) -> None:
+def test_streamed_arguments_of_a_hundred_thousand_levels_arrive_or_are_an_error(
+    harness: ResourceHarness, client: str
+) -> None:
     pieces = ('{"a":', "[" * DEEP, "]" * DEEP, "}")
     events = list(DIALECTS["openai"]("name", ExpectedResponse(("so",), (pieces,))))
-    stand.upstreams["openai"].answer = lambda: chunked_response(events)
-    with stand.costs(cpu=2, memory=64):
-        status, response_body = stand.ask(*request_for(client, "openai"))
+    harness.upstreams["openai"].answer = lambda: chunked_response(events)
+    with harness.costs(cpu=2, memory=64):
+        status, response_body = harness.ask(*request_for(client, "openai"))
     if status != 200:
         assert status >= 500
         return
@@ -331,23 +335,23 @@ def test_streamed_arguments_of_a_hundred_thousand_levels_arrive_or_are_an_error(
 # --- size
 
 
-def test_twenty_megabytes_pass_in_both_directions(stand: Stand) -> None:
-    upstream, size = stand.upstreams["anthropic"], 20 * MIB
+def test_twenty_megabytes_pass_in_both_directions(harness: ResourceHarness) -> None:
+    upstream, size = harness.upstreams["anthropic"], 20 * MIB
     events = list(DIALECTS["anthropic"]("name", ExpectedResponse(tuple(["z" * 4096] * (size // 4096)), ())))
     upstream.answer = lambda: chunked_response(events)
     body = long_question(size)
-    with stand.costs(cpu=3, memory=120):
-        status, response_body = stand.ask("/v1/messages", body)
+    with harness.costs(cpu=3, memory=120):
+        status, response_body = harness.ask("/v1/messages", body)
     assert status == 200 and response_body == b"".join(events)
 
 
-def test_twenty_megabytes_are_translated_in_both_directions(stand: Stand) -> None:
-    upstream, size = stand.upstreams["openai"], 20 * MIB
+def test_twenty_megabytes_are_translated_in_both_directions(harness: ResourceHarness) -> None:
+    upstream, size = harness.upstreams["openai"], 20 * MIB
     events = list(DIALECTS["openai"]("name", ExpectedResponse(tuple(["z" * 4096] * (size // 4096)), ())))
     upstream.answer = lambda: chunked_response(events)
     body = long_question(size).replace(b"to-anthropic", b"to-openai")
-    with stand.costs(cpu=4, memory=120):
-        status, response_body = stand.ask("/v1/messages", body)
+    with harness.costs(cpu=4, memory=120):
+        status, response_body = harness.ask("/v1/messages", body)
     assert (
         status == 200 and response_body.count(b"z" * 4096) == size // 4096 and b"message_stop" in response_body[-100:]
     )
@@ -356,30 +360,30 @@ def test_twenty_megabytes_are_translated_in_both_directions(stand: Stand) -> Non
 @pytest.mark.parametrize(
     "upstream", [name for name in DIALECTS if name != "kiro"]
 )  # Kiro does not accept such long requests
-def test_a_finished_stream_keeps_no_memory_of_its_request(stand: Stand, upstream: str) -> None:
+def test_a_finished_stream_keeps_no_memory_of_its_request(harness: ResourceHarness, upstream: str) -> None:
     """Memory is freed without waiting for the garbage collector."""
-    stand.upstreams[upstream].answer = lambda: chunked_response(text_response(upstream), content_type_of(upstream))
+    harness.upstreams[upstream].answer = lambda: chunked_response(text_response(upstream), content_type_of(upstream))
     body = long_question(5 * MIB).replace(b"to-anthropic", f"to-{upstream}".encode())
     for _ in range(2):
-        assert stand.ask("/v1/messages", body)[0] == 200
-    level = stand.gateway.memory()
+        assert harness.ask("/v1/messages", body)[0] == 200
+    level = harness.gateway.memory()
     for _ in range(12):  # 60 MiB of requests, and as much of their translations
-        assert stand.ask("/v1/messages", body)[0] == 200
-    assert stand.gateway.memory() <= level + 36 * MIB
+        assert harness.ask("/v1/messages", body)[0] == 200
+    assert harness.gateway.memory() <= level + 36 * MIB
 
 
 @pytest.mark.parametrize("framing", ["length", "chunks"])
-def test_a_too_long_body_is_refused_and_not_buffered(stand: Stand, framing: str) -> None:
-    with stand.costs(cpu=2, memory=64), stand.connect() as client:
+def test_a_too_long_body_is_refused_and_not_buffered(harness: ResourceHarness, framing: str) -> None:
+    with harness.costs(cpu=2, memory=64), harness.connect() as client:
         more = "content-length: 100000000" if framing == "length" else "transfer-encoding: chunked"
-        client.sendall(stand.head("/v1/messages", more))
+        client.sendall(harness.head("/v1/messages", more))
         piece = b"x" * MIB if framing == "length" else b"100000\r\n" + b"x" * MIB + b"\r\n"
         with contextlib.suppress(OSError):
             for _ in range(60):
                 client.sendall(piece)
             client.sendall(b"0\r\n\r\n" if framing == "chunks" else b"")
         assert read(client)[0] in (413, 0)  # 0: as below
-    stand.serves()
+    harness.serves()
 
 
 # --- heads, and slow clients
@@ -395,30 +399,30 @@ def test_a_too_long_body_is_refused_and_not_buffered(stand: Stand, framing: str)
     ],
     ids=["2000 headers", "100 KiB in one", "30 MiB in one", "200000 headers"],
 )
-def test_a_flood_of_headers_is_refused_cheaply(stand: Stand, flood: str, statuses: set[int]) -> None:
-    with stand.costs(cpu=1, memory=16), stand.connect() as client:
+def test_a_flood_of_headers_is_refused_cheaply(harness: ResourceHarness, flood: str, statuses: set[int]) -> None:
+    with harness.costs(cpu=1, memory=16), harness.connect() as client:
         with contextlib.suppress(OSError):
-            client.sendall(stand.head("/v1/messages", flood))
+            client.sendall(harness.head("/v1/messages", flood))
         status, _ = read(client)
         assert status in statuses
-    stand.serves()
+    harness.serves()
 
 
 @pytest.mark.parametrize("what", ["nothing", "half a head", "half a body"])
 def test_two_hundred_unfinished_requests_time_out_and_other_clients_are_served(
-    impatient_stand: Stand, what: str
+    short_timeouts: ResourceHarness, what: str
 ) -> None:
-    stand = impatient_stand
-    stand.serves()
-    files = stand.gateway.at_rest((), 0, 0, 0.3).files
-    body = stand.head("/v1/messages", "content-length: 1000") + b'{"model": '
+    harness = short_timeouts
+    harness.serves()
+    files = harness.gateway.at_rest((), 0, 0, 0.3).files
+    body = harness.head("/v1/messages", "content-length: 1000") + b'{"model": '
     begun = {"nothing": b"", "half a head": b"POST /v1/messages HTTP/1.1\r\nhost: l", "half a body": body}[what]
-    with stand.costs(cpu=3, memory=24), contextlib.ExitStack() as stack:
-        slow = [stack.enter_context(stand.connect()) for _ in range(200)]
+    with harness.costs(cpu=3, memory=24), contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(harness.connect()) for _ in range(200)]
         for client in slow:
             client.sendall(begun)
         until, ended = time.monotonic() + TIMEOUT, 0
-        stand.serves()
+        harness.serves()
         while ended < len(slow) and time.monotonic() < until:
             for client in [each for each in slow if each.fileno() >= 0]:
                 client.settimeout(0.0005)
@@ -432,5 +436,5 @@ def test_two_hundred_unfinished_requests_time_out_and_other_clients_are_served(
                     client.close()
                     ended += 1
         assert ended == len(slow)
-        stand.serves()
-    assert stand.gateway.at_rest((), files + 2, sys.maxsize, TIMEOUT).files <= files + 2
+        harness.serves()
+    assert harness.gateway.at_rest((), files + 2, sys.maxsize, TIMEOUT).files <= files + 2

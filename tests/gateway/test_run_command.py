@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from dragoman.simulator import running_simulator
+from tests.gateway.harness import fixed_response_server
 from tests.gateway.test_commands import UserHome, home, wait_for
 
 __all__ = ["home"]
@@ -241,7 +242,7 @@ SIMULATED_DIALECTS = {"kiro": "kiro", "anthropic": "anthropic", "gemini": "gemin
 @pytest.mark.parametrize(
     ("preset", "name", "expected"), CHOICES, ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_u1_a_client_gets_a_model_of_its_family_or_the_upstreams_default(
+def test_a_client_gets_a_model_of_its_family_or_the_upstreams_default(
     preset: str, name: str, expected: dict[str, str | None], home: UserHome, tmp_path: Path
 ) -> None:
     client(home, name, "")
@@ -254,19 +255,63 @@ def test_u1_a_client_gets_a_model_of_its_family_or_the_upstreams_default(
     assert {key: env.get(key) for key in expected} == expected
 
 
+def models_response(**fields: object) -> bytes:
+    body = json.dumps({"data": [{"id": "kimi-k2.5", **fields}]}).encode()
+    head = (
+        f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+WINDOW = "CLAUDE_CODE_MAX_CONTEXT_TOKENS"
+
+
+@pytest.mark.parametrize(
+    ("fields", "more", "expected"),
+    [
+        ({"context_length": 262144}, "", "262144"),  # as Moonshot, OpenRouter and others list it
+        ({"context_length": 262144}, '[models."kimi-*"]\nwindow = 100000\n', "100000"),
+        ({}, "", "200000"),
+    ],
+)
+def test_claude_code_gets_the_window_of_a_model_that_it_does_not_know(
+    fields: dict[str, object], more: str, expected: str, home: UserHome, tmp_path: Path
+) -> None:
+    """It assumed a million tokens, so it did not compact before the service refused the request."""
+    client(home, "claude", "")
+    record = tmp_path / "record"
+    with fixed_response_server(models_response(**fields)) as url:
+        text = f'[upstreams.u]\npreset = "moonshot"\nbase_url = "{url}"\nkey = "env:K"\n{more}'
+        home.write("c.toml", text)
+        assert run(home, "--config", "c.toml", "claude", RECORD=str(record), K="k").returncode == 0
+        assert recorded(record)["env"][WINDOW] == expected
+        run(home, "--config", "c.toml", "claude", RECORD=str(record), K="k", **{WINDOW: "5000"})
+        assert recorded(record)["env"][WINDOW] == "5000"
+
+
+def test_claude_code_keeps_what_it_knows_about_its_own_models(home: UserHome, tmp_path: Path) -> None:
+    client(home, "claude", "")
+    home.write("c.toml", '[upstreams.u]\npreset = "openrouter"\nbase_url = "http://127.0.0.1:9"\nkey = "env:K"\n')
+    record = tmp_path / "record"
+    run(home, "--config", "c.toml", "claude", RECORD=str(record), K="k")
+    env = recorded(record)["env"]
+    assert env["ANTHROPIC_MODEL"] == "anthropic/claude-sonnet-4.5" and WINDOW not in env
+
+
 @pytest.mark.parametrize(("preset", "model"), [("kiro", "gpt-5.6-sol"), ("moonshot", "kimi-k2.5"), ("openai", "")])
-def test_u1_codex_gets_a_model_of_its_family(preset: str, model: str, home: UserHome, tmp_path: Path) -> None:
+def test_codex_gets_a_model_of_its_family(preset: str, model: str, home: UserHome, tmp_path: Path) -> None:
     client(home, "codex", "")
-    home.write("c.toml", f'[upstreams.u]\npreset = "{preset}"\nkey = "env:K"\n')
+    home.write("c.toml", f'[upstreams.u]\npreset = "{preset}"\nbase_url = "http://127.0.0.1:9"\nkey = "env:K"\n')
     record = tmp_path / "record"
     run(home, "--config", "c.toml", "codex", RECORD=str(record), K="k")
     arguments = recorded(record)["argv"]
     assert [word for word in arguments if word.startswith("model=")] == ([f'model="{model}"'] if model else [])
 
 
-def test_u1_the_family_is_found_at_another_upstream_that_has_a_key(home: UserHome, tmp_path: Path) -> None:
+def test_the_family_is_found_at_another_upstream_that_has_a_key(home: UserHome, tmp_path: Path) -> None:
     client(home, "codex", "")
-    text = '[upstreams.kimi]\npreset = "moonshot"\nkey = "env:K"\n[upstreams.gpt]\npreset = "openai"\n'
+    text = '[upstreams.kimi]\npreset = "moonshot"\nbase_url = "http://127.0.0.1:9"\nkey = "env:K"\n'
+    text += '[upstreams.gpt]\npreset = "openai"\nbase_url = "http://127.0.0.1:9"\n'
     home.write("c.toml", f'{text}models = ["gpt-5"]\nkey = "env:G"\n')
     record = tmp_path / "record"
     for key, model in (("g", "gpt-5"), ("", "kimi-k2.5")):
@@ -274,7 +319,7 @@ def test_u1_the_family_is_found_at_another_upstream_that_has_a_key(home: UserHom
         assert f'model="{model}"' in recorded(record)["argv"]
 
 
-def test_u1_without_any_known_model_the_client_is_not_started(home: UserHome) -> None:
+def test_without_any_known_model_the_client_is_not_started(home: UserHome) -> None:
     client(home, "gemini", "")
     home.write("c.toml", '[upstreams.u]\ndialect = "openai"\nbase_url = "http://127.0.0.1:9"\n')
     done = run(home, "--config", "c.toml", "gemini")
@@ -323,12 +368,12 @@ open({str(ready)!r}, "w").close()
 time.sleep(20)
 """
     client(home, "claude", script)
-    heeded = (
+    program = (
         "import os, signal, sys; signal.signal(int(sys.argv[1]), signal.SIG_DFL); os.execv(sys.argv[2], sys.argv[2:])"
     )
     command = [sys.executable, "-m", "dragoman", "run", *SIMULATED, "claude"]
     with subprocess.Popen(  # independent of the signals that the test runner ignores
-        [sys.executable, "-c", heeded, str(int(number)), *command],
+        [sys.executable, "-c", program, str(int(number)), *command],
         env=environ(home),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -450,19 +495,20 @@ def test_a_running_gateway_is_used_and_stays_up(home: UserHome, tmp_path: Path) 
         assert recorded(record)["env"]["ANTHROPIC_BASE_URL"] != served.url
 
 
-def test_u1_a_gateway_with_an_older_configuration_is_not_used(home: UserHome, tmp_path: Path) -> None:
-    """U9's first sentence: `run` used a stale gateway after `init`, and `doctor` called it ok."""
+def test_a_gateway_with_an_older_configuration_is_not_used(home: UserHome, tmp_path: Path) -> None:
+    """Regression: `run` used a stale gateway after `init`, and `doctor` called it ok."""
     client(home, "claude", ASK_PLAINLY)
     record, file = tmp_path / "record", home.path / ".config/dragoman/config.toml"
     file.parent.mkdir(parents=True)
     with home.serving() as served:
         assert run(home, "claude", RECORD=str(record)).returncode == 0
         assert recorded(record)["env"]["ANTHROPIC_BASE_URL"] == served.url
-        file.write_text('[upstreams.sim]\npreset = "simulator"\n')  # as `init` does
+        assert "`dragoman reload`" in home.run("init", "--yes").stderr
+        file.write_text('[upstreams.sim]\npreset = "simulator"\n')  # as `init` does with a key
         done = run(home, "claude", RECORD=str(record))
         assert done.stdout == "You said: Hello there.\n", done.stderr
         assert recorded(record)["env"]["ANTHROPIC_BASE_URL"] != served.url
-        assert "has an older configuration" in done.stderr and f"kill -HUP {served.process.pid}" in done.stderr
+        assert "has an older configuration" in done.stderr and "`dragoman reload`" in done.stderr
         checks = json.loads(home.run("doctor", "--offline", "--json").stdout)["checks"]
         [found] = [each for each in checks if each["id"] == "gateway"]
         assert (found["state"], "older configuration" in found["what"]) == ("warn", True)
@@ -471,7 +517,7 @@ def test_u1_a_gateway_with_an_older_configuration_is_not_used(home: UserHome, tm
         run(home, "claude", RECORD=str(record))
         assert recorded(record)["env"]["ANTHROPIC_BASE_URL"] == served.url
         file.write_text('[upstreams.other]\npreset = "simulator"\n')
-        assert "changed after it was loaded" in run(home, "claude", RECORD=str(record)).stderr
+        assert "changed after the gateway had loaded it" in run(home, "claude", RECORD=str(record)).stderr
         assert recorded(record)["env"]["ANTHROPIC_BASE_URL"] != served.url
 
 
@@ -521,7 +567,7 @@ def test_the_page_shows_for_each_client_what_is_printed(home: UserHome) -> None:
     shown = sections()
     recipes: dict[str, ClientSetup] = {recipe.name: recipe for recipe in CLIENTS} | {"python3": ANY_COMMAND}
     assert set(shown) == set(recipes)
-    with home.serving(MOONSHOT_API_KEY="sk") as served:
+    with home.serving(MOONSHOT_API_KEY="sk", DRAGOMAN_UPSTREAMS__KIMI__BASE_URL="http://127.0.0.1:9") as served:
         for name, recipe in recipes.items():
             if recipe.dialect and recipe.dialect not in registry.names():
                 continue

@@ -200,7 +200,7 @@ def test_tokens_are_estimated_and_marked_without_a_count_endpoint(harness: Gatew
     parameters = {"model": "to-kiro", "messages": [{"role": "user", "content": "hello " * 100}]}
     status, headers, body = harness.request("/v1/messages/count_tokens", parameters)
     assert (status, headers["dragoman-estimate"]) == (200, "true")
-    assert body == b'{"input_tokens":154}'
+    assert body == b'{"input_tokens":104}'
 
 
 def test_the_log_line_of_a_request_shows_its_outcome(harness: GatewayHarness) -> None:
@@ -291,9 +291,15 @@ def test_in_the_same_dialect_the_previous_response_is_left_to_the_upstream(
 
 def test_unsupported_endpoints_are_refused_with_an_error_of_the_dialect(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="there is no endpoint"):
-        client.responses.compact(model="to-openai", input="x")
-    with pytest.raises(openai.NotFoundError, match="there is no endpoint"):
         client.post("/responses/resp_1/rate", cast_to=object)
+
+
+def test_a_conversation_is_compacted(client: openai.OpenAI, simulators: dict[str, Simulator]) -> None:
+    compacted = client.responses.compact(model="to-openai", input="the answer is 42")
+    [item] = compacted.output
+    assert (item.type, compacted.object) == ("compaction", "response.compaction")
+    sent = [each["content"] for each in json.loads(simulators["openai"].requests[-1].body)["messages"]]
+    assert "the answer is 42" in str(sent) and "Summarize" in str(sent)
 
 
 def test_input_tokens_are_counted(client: openai.OpenAI) -> None:

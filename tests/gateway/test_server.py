@@ -366,8 +366,8 @@ def test_no_object_of_a_finished_stream_remains(tmp_path: Path) -> None:
             with Wire(harness) as wire:
                 wire.ask(stream=True)
                 wire.answer()
-        with StreamClient(harness, "/v1/messages", anthropic_body(stream=True)) as leaver:
-            leaver.read_until(b"200 OK")
+        with StreamClient(harness, "/v1/messages", anthropic_body(stream=True)) as leaving_client:
+            leaving_client.read_until(b"200 OK")
         harness.log_lines(4)
 
         def remaining_objects() -> int:

@@ -120,7 +120,7 @@ def test_a_drain_cuts_none_of_a_hundred_streams(tmp_path: Path) -> None:
 # --- several workers on one port: all serve, a dead one is replaced, and they end together
 
 
-class Crew:
+class GatewayProcess:
     """A gateway with several workers."""
 
     def __init__(self, process: subprocess.Popen[str], url: str, socket: Path) -> None:
@@ -151,20 +151,18 @@ def body() -> str:
 
 
 @contextmanager
-def crew(tmp_path: Path) -> Iterator[Crew]:
+def gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
     socket = tmp_path / "run" / "admin.sock"
-    surroundings = {"HOME": str(tmp_path), "DRAGOMAN_SERVER__ADMIN_SOCKET": str(socket)}
-    surroundings |= {"DRAGOMAN_SERVER__KEY": KEY}
-    surroundings |= {"DRAGOMAN_ALLOW_LITERAL_SECRETS": "true", "DRAGOMAN_SERVER__DRAIN": "2"}
+    environ = {"HOME": str(tmp_path), "DRAGOMAN_SERVER__ADMIN_SOCKET": str(socket)}
+    environ |= {"DRAGOMAN_SERVER__KEY": KEY}
+    environ |= {"DRAGOMAN_ALLOW_LITERAL_SECRETS": "true", "DRAGOMAN_SERVER__DRAIN": "2"}
     command = [sys.executable, "-m", "dragoman", "serve", "--port", "0", "--workers", "2", "--quiet"]
-    with subprocess.Popen(
-        command, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         try:
             url = process.stdout.readline().strip()
             assert url, process.stderr.read()
-            yield Crew(process, url, socket)
+            yield GatewayProcess(process, url, socket)
         finally:
             process.kill()
 
@@ -177,7 +175,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_all_workers_serve_and_end_together(tmp_path: Path) -> None:
-    with crew(tmp_path) as workers:
+    with gateway(tmp_path) as workers:
         assert {workers.ask() for _ in range(24)} == {200}
         pids = workers.pids()
         assert len(set(pids)) == 2 and workers.process.pid not in pids
@@ -194,17 +192,17 @@ def test_all_workers_serve_and_end_together(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
-    with crew(tmp_path) as workers:
-        victim = workers.pids()[0]
-        os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: len(found := workers.pids()) == 2 and victim not in found)
+    with gateway(tmp_path) as workers:
+        killed = workers.pids()[0]
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: len(found := workers.pids()) == 2 and killed not in found)
         assert {workers.ask() for _ in range(12)} == {200}
         workers.process.send_signal(signal.SIGINT)
         assert workers.process.wait(60) == 0
 
 
 def test_workers_do_not_outlive_their_parent(tmp_path: Path) -> None:
-    with crew(tmp_path) as workers:
+    with gateway(tmp_path) as workers:
         pids = workers.pids()
         workers.process.kill()
         workers.process.wait(60)

@@ -59,7 +59,7 @@ def client(harness: GatewayHarness) -> Iterator[openai.OpenAI]:
 
 
 @pytest.mark.parametrize("name", ["one", "two"])
-def test_l15_a_job_is_started_once_and_later_requests_go_to_its_upstream(
+def test_a_job_is_started_once_and_later_requests_go_to_its_upstream(
     client: openai.OpenAI, one: BackgroundService, two: BackgroundService, name: str
 ) -> None:
     service, other = (one, two) if name == "one" else (two, one)
@@ -86,7 +86,7 @@ def test_l15_a_job_is_started_once_and_later_requests_go_to_its_upstream(
     assert not other.requests
 
 
-def test_l15_a_failed_job_is_returned_unchanged(client: openai.OpenAI, one: BackgroundService) -> None:
+def test_a_failed_job_is_returned_unchanged(client: openai.OpenAI, one: BackgroundService) -> None:
     started = client.responses.create(model="to-one", input="work", background=True)
     one.jobs[started.id] = "failed"
     read = client.responses.retrieve(started.id)
@@ -94,7 +94,7 @@ def test_l15_a_failed_job_is_returned_unchanged(client: openai.OpenAI, one: Back
 
 
 @pytest.mark.parametrize("name", ["one", "two"])
-def test_l15_the_stream_of_a_job_resumes_where_it_broke(
+def test_the_stream_of_a_job_resumes_where_it_broke(
     client: openai.OpenAI, one: BackgroundService, two: BackgroundService, name: str
 ) -> None:
     service = one if name == "one" else two
@@ -114,7 +114,7 @@ def test_l15_the_stream_of_a_job_resumes_where_it_broke(
     assert [method for method, *_ in service.requests] == ["POST", "GET"]
 
 
-def test_l15_a_resumed_stream_that_breaks_ends_with_an_error(client: openai.OpenAI, one: BackgroundService) -> None:
+def test_a_resumed_stream_that_breaks_ends_with_an_error(client: openai.OpenAI, one: BackgroundService) -> None:
     job = client.responses.create(model="to-one", input="work", background=True).id
     one.cut_after = 3
     seen = list(client.responses.retrieve(job, stream=True))
@@ -122,11 +122,11 @@ def test_l15_a_resumed_stream_that_breaks_ends_with_an_error(client: openai.Open
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("trouble", ["reset", "garbage", 500, 502, 504])
-def test_l15_a_failure_that_may_have_started_the_job_is_not_retried(
-    harness: GatewayHarness, one: BackgroundService, trouble: Any, stream: bool
+@pytest.mark.parametrize("failure", ["reset", "garbage", 500, 502, 504])
+def test_a_failure_that_may_have_started_the_job_is_not_retried(
+    harness: GatewayHarness, one: BackgroundService, failure: Any, stream: bool
 ) -> None:
-    one.trouble = [trouble]
+    one.failures = [failure]
     status, _, body = harness.request(
         "/v1/responses", {"model": "to-one", "input": "x", "background": True, "stream": stream}
     )
@@ -134,19 +134,17 @@ def test_l15_a_failure_that_may_have_started_the_job_is_not_retried(
     assert status >= 500 or (stream and b"response.failed" in body) or b'"error"' in body
 
 
-@pytest.mark.parametrize("trouble", [429, 503])
-def test_l15_a_refusal_that_started_nothing_is_retried(
-    harness: GatewayHarness, one: BackgroundService, trouble: int
+@pytest.mark.parametrize("failure", [429, 503])
+def test_a_refusal_that_started_nothing_is_retried(
+    harness: GatewayHarness, one: BackgroundService, failure: int
 ) -> None:
-    one.trouble = [trouble]
+    one.failures = [failure]
     status, _, body = harness.request("/v1/responses", {"model": "to-one", "input": "x", "background": True})
     assert (status, json.loads(body)["status"]) == (200, "queued")
     assert one.count("POST") == 2 and len(one.jobs) == 1
 
 
-def test_l15_a_job_for_another_dialect_is_refused_before_anything_is_sent(
-    client: openai.OpenAI, chat: Simulator
-) -> None:
+def test_a_job_for_another_dialect_is_refused_before_anything_is_sent(client: openai.OpenAI, chat: Simulator) -> None:
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError) as refused:
             client.responses.create(model="to-chat", input="x", background=True, stream=stream)
@@ -157,7 +155,7 @@ def test_l15_a_job_for_another_dialect_is_refused_before_anything_is_sent(
 # --- which upstream has a stored response
 
 
-def test_l15_an_unknown_id_is_a_404_if_several_upstreams_might_have_it(
+def test_an_unknown_id_is_a_404_if_several_upstreams_might_have_it(
     harness: GatewayHarness, one: BackgroundService, two: BackgroundService
 ) -> None:
     for method, path in (
@@ -172,7 +170,7 @@ def test_l15_an_unknown_id_is_a_404_if_several_upstreams_might_have_it(
     assert not one.requests and not two.requests
 
 
-def test_l15_an_unknown_id_goes_to_the_only_upstream_that_might_have_it(one: BackgroundService, tmp_path: Path) -> None:
+def test_an_unknown_id_goes_to_the_only_upstream_that_might_have_it(one: BackgroundService, tmp_path: Path) -> None:
     one.jobs["resp_old"] = "completed"
     keys = 'key = ["first-secret-of-it", "second-secret-of-it"]'
     text = f'[upstreams.one]\ndialect = "responses"\nbase_url = "{one.url}"\n{keys}\n'
@@ -184,7 +182,7 @@ def test_l15_an_unknown_id_goes_to_the_only_upstream_that_might_have_it(one: Bac
         assert {key for *_, key in one.requests[-2:]} == {"first-secret-of-it", "second-secret-of-it"}
 
 
-def test_l15_requests_about_a_response_use_the_key_that_created_it(one: BackgroundService, tmp_path: Path) -> None:
+def test_requests_about_a_response_use_the_key_that_created_it(one: BackgroundService, tmp_path: Path) -> None:
     keys = 'key = ["first-secret-of-it", "second-secret-of-it", "third-secret-of-it"]'
     text = f'[upstreams.one]\ndialect = "responses"\nbase_url = "{one.url}"\n{keys}\n'
     with start_gateway(text, tmp_path) as harness:
@@ -209,7 +207,7 @@ def test_no_other_path_of_the_upstream_can_be_reached(
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_l15_a_response_stored_by_the_gateway_is_read_and_deleted_there(
+def test_a_response_stored_by_the_gateway_is_read_and_deleted_there(
     client: openai.OpenAI, chat: Simulator, stream: bool
 ) -> None:
     if stream:
@@ -236,7 +234,7 @@ def test_l15_a_response_stored_by_the_gateway_is_read_and_deleted_there(
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_l2_items_of_a_response_stored_by_the_gateway_are_found_by_id(
+def test_items_of_a_response_stored_by_the_gateway_are_found_by_id(
     client: openai.OpenAI, chat: Simulator, stream: bool
 ) -> None:
     parameters: Any = {"model": "to-chat", "tools": TOOLS}
@@ -260,7 +258,7 @@ def test_l2_items_of_a_response_stored_by_the_gateway_are_found_by_id(
     ) == {"city": "Paris"}
 
 
-def test_l2_an_unknown_item_is_refused_and_named(client: openai.OpenAI, chat: Simulator) -> None:
+def test_an_unknown_item_is_refused_and_named(client: openai.OpenAI, chat: Simulator) -> None:
     items: Any = [{"role": "user", "content": "x"}, {"type": "item_reference", "id": "msg_lost"}]
     with pytest.raises(openai.BadRequestError, match="msg_lost") as refused:
         client.responses.create(model="to-chat", input=items)
@@ -274,7 +272,7 @@ def test_l2_an_unknown_item_is_refused_and_named(client: openai.OpenAI, chat: Si
     [{"previous_response_id": "resp_0"}, {"conversation": "conv_1"}, {"conversation": {"id": "conv_1"}}],
     ids=["previous", "conversation", "object"],
 )
-def test_l2_in_the_same_dialect_results_stay_results(
+def test_in_the_same_dialect_results_stay_results(
     client: openai.OpenAI, one: BackgroundService, two: BackgroundService, name: str, more: Any
 ) -> None:
     output: Any = [{"type": "function_call_output", "call_id": "call_1", "output": "18 degrees"}]
@@ -284,7 +282,7 @@ def test_l2_in_the_same_dialect_results_stay_results(
     assert more.items() <= service.bodies[-1].items()
 
 
-def test_l2_a_response_to_history_stored_upstream_is_not_stored_by_the_gateway(
+def test_a_response_to_history_stored_upstream_is_not_stored_by_the_gateway(
     client: openai.OpenAI, two: BackgroundService
 ) -> None:
     """With `repair` the gateway also stores responses of the same dialect, but never half of a conversation."""
@@ -298,7 +296,7 @@ def test_l2_a_response_to_history_stored_upstream_is_not_stored_by_the_gateway(
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/", "/responses"])
 @pytest.mark.parametrize("offer", ["websocket", "WebSocket"])
-def test_l33_a_websocket_upgrade_is_answered_with_use_http(harness: GatewayHarness, path: str, offer: str) -> None:
+def test_a_websocket_upgrade_is_answered_with_use_http(harness: GatewayHarness, path: str, offer: str) -> None:
     headers = {"upgrade": offer, "connection": "Upgrade", "sec_websocket_version": "13"}
     status, response_headers, body = harness.request(path, method="GET", **headers)
     error = json.loads(body)["error"]
@@ -309,13 +307,13 @@ def test_l33_a_websocket_upgrade_is_answered_with_use_http(harness: GatewayHarne
     ("method", "path", "offer"),
     [("GET", "/v1/responses", "h2c"), ("GET", "/v1/models", "websocket"), ("POST", "/v1/responses", "websocket")],
 )
-def test_l33_other_upgrades_are_refused_as_before(harness: GatewayHarness, method: str, path: str, offer: str) -> None:
+def test_other_upgrades_are_refused_as_before(harness: GatewayHarness, method: str, path: str, offer: str) -> None:
     assert harness.request(path, method=method, upgrade=offer, connection="Upgrade")[0] == 400
 
 
 # --- a request with a stored id goes only to the upstream that stores it
 
-HELD_ROUTE = '[[routes]]\nmatch = "both"\nupstream = "one"\nmodel = "{0}"\nfallbacks = ["two/{0}"]\n'
+ROUTE_WITH_FALLBACK = '[[routes]]\nmatch = "both"\nupstream = "one"\nmodel = "{0}"\nfallbacks = ["two/{0}"]\n'
 STORED: list[Any] = [
     {"previous_response_id": "resp_x"},
     {"conversation": "conv_1"},
@@ -335,7 +333,7 @@ def both(services: tuple[BackgroundService, BackgroundService], tmp_path: Path) 
     one, two = services
     limits = "limits = { breaker = false }"
     text = upstream_config("one", "responses", one.url, limits) + upstream_config("two", "responses", two.url, limits)
-    with start_gateway(text + HELD_ROUTE.format("m"), tmp_path) as running:
+    with start_gateway(text + ROUTE_WITH_FALLBACK.format("m"), tmp_path) as running:
         yield running
 
 
@@ -345,45 +343,45 @@ def ask(both: GatewayHarness, **more: Any) -> tuple[int, dict[str, str], bytes]:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("more", STORED, ids=["previous", "conversation", "item", "prompt"])
-def test_l2_a_request_with_a_stored_id_has_no_fallback(
+def test_a_request_with_a_stored_id_has_no_fallback(
     both: GatewayHarness, services: tuple[BackgroundService, BackgroundService], more: Any, stream: bool
 ) -> None:
     one, two = services
-    one.trouble = [503] * 5
+    one.failures = [503] * 5
     status, _, _ = ask(both, **more, stream=stream)
     assert status == 503
     assert one.bodies and not two.bodies
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_l2_a_response_is_continued_by_the_target_that_created_it(
+def test_a_response_is_continued_by_the_target_that_created_it(
     both: GatewayHarness, services: tuple[BackgroundService, BackgroundService], stream: bool
 ) -> None:
     one, two = services
-    one.trouble = [503] * 3
+    one.failures = [503] * 3
     _, _, body = ask(both, stream=stream)
     response_id = next(iter(two.jobs))
     assert response_id.encode() in body
-    one.trouble, one.bodies[:] = [], []
+    one.failures, one.bodies[:] = [], []
     status, headers, _ = ask(both, previous_response_id=response_id)
     assert (status, headers["dragoman-upstream"]) == (200, "two")
     assert not one.bodies and two.bodies[-1]["previous_response_id"] == response_id
 
 
-def test_l2_the_next_target_is_tried_if_the_first_lacks_the_response(
+def test_the_next_target_is_tried_if_the_first_lacks_the_response(
     both: GatewayHarness, services: tuple[BackgroundService, BackgroundService]
 ) -> None:
     """The gateway does not know the upstream of the response, for example after a restart."""
     one, two = services
-    one.trouble = ["unknown"]
+    one.failures = ["unknown"]
     status, headers, _ = ask(both, previous_response_id="resp_old")
     assert (status, headers["dragoman-upstream"]) == (200, "two")
-    one.trouble, two.trouble = ["unknown"], ["unknown"]
+    one.failures, two.failures = ["unknown"], ["unknown"]
     status, _, body = ask(both, previous_response_id="resp_old")
     assert (status, json.loads(body)["error"]["code"]) == (400, "previous_response_not_found")
 
 
-def test_l2_a_response_that_no_target_of_the_route_holds_is_refused(services: Any, tmp_path: Path) -> None:
+def test_a_response_that_no_target_of_the_route_holds_is_refused(services: Any, tmp_path: Path) -> None:
     one, two = services
     text = upstream_config("one", "responses", one.url) + upstream_config("two", "responses", two.url)
     with start_gateway(text, tmp_path) as both:
@@ -394,7 +392,7 @@ def test_l2_a_response_that_no_target_of_the_route_holds_is_refused(services: An
         assert not two.bodies
 
 
-def test_l2_two_names_of_one_service_continue_each_other(services: Any, tmp_path: Path) -> None:
+def test_two_names_of_one_service_continue_each_other(services: Any, tmp_path: Path) -> None:
     one, _ = services
     text = upstream_config("one", "responses", one.url) + upstream_config("again", "responses", one.url)
     with start_gateway(text, tmp_path) as both:
@@ -403,10 +401,10 @@ def test_l2_two_names_of_one_service_continue_each_other(services: Any, tmp_path
         assert both.request("/v1/responses", {"model": "again/m", "input": "x", **more})[0] == 200
 
 
-def test_s9_other_credentials_of_a_client_do_not_change_the_owner(
+def test_other_credentials_of_a_client_do_not_change_the_owner(
     both: GatewayHarness, services: tuple[BackgroundService, BackgroundService]
 ) -> None:
-    """S9: a response belongs to the verified key; other headers of a client are ignored."""
+    """A response belongs to the verified key; other headers of a client are ignored."""
     one, two = services
     parameters = {"model": "both", "input": "x"}
     _, _, body = both.request("/v1/responses", parameters, authorization="Bearer of-ann")
@@ -416,12 +414,12 @@ def test_s9_other_credentials_of_a_client_do_not_change_the_owner(
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_l2_a_conversation_continues_with_the_credential_that_started_it(stream: bool, tmp_path: Path) -> None:
+def test_a_conversation_continues_with_the_credential_that_started_it(stream: bool, tmp_path: Path) -> None:
     """Each key is another account, and a conversation belongs to one account."""
     with running_simulator("anthropic", profile="strict") as one, running_simulator("anthropic") as two:
         keys = 'key = ["first-secret-of-it", "second-secret-of-it", "third-secret-of-it"]'
         text = f'[upstreams.one]\ndialect = "anthropic"\nbase_url = "{one.url}"\n{keys}\n'
-        text += upstream_config("two", "anthropic", two.url) + HELD_ROUTE.format("claude-sonnet-4-5")
+        text += upstream_config("two", "anthropic", two.url) + ROUTE_WITH_FALLBACK.format("claude-sonnet-4-5")
         with start_gateway(text, tmp_path) as both:
             for number in range(3):
                 begin = anthropic_body("both", f"question {number}", thread={"type": "create"}, stream=stream)
@@ -435,7 +433,7 @@ def test_l2_a_conversation_continues_with_the_credential_that_started_it(stream:
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b'{"id": '], ids=["page", "empty", "half"])
-def test_l15_an_invalid_body_for_a_stored_response_is_a_502(services: Any, tmp_path: Path, body: bytes) -> None:
+def test_an_invalid_body_for_a_stored_response_is_a_502(services: Any, tmp_path: Path, body: bytes) -> None:
     one, _ = services
     with start_gateway(upstream_config("one", "responses", one.url), tmp_path) as both:
         one.reads = body
@@ -443,7 +441,7 @@ def test_l15_an_invalid_body_for_a_stored_response_is_a_502(services: Any, tmp_p
         assert status == 502 and "resp_old" in json.loads(opened)["error"]["message"]
 
 
-def test_l15_with_repair_a_response_is_deleted_in_the_gateway_and_upstream(services: Any, tmp_path: Path) -> None:
+def test_with_repair_a_response_is_deleted_in_the_gateway_and_upstream(services: Any, tmp_path: Path) -> None:
     one, _ = services
     with start_gateway(
         upstream_config("one", "responses", one.url, "translation = { repair = true }"), tmp_path

@@ -1,4 +1,4 @@
-"""S9: several workers act as one gateway: earlier responses are found by each of them, and cooldowns apply in all."""
+"""Several workers act as one gateway: earlier responses are found by each of them, and cooldowns apply in all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dragoman.simulator import Simulator, parse_script, running_simulator
 from tests.gateway.background_service import BackgroundService, running_service
 from tests.gateway.harness import TIMEOUT, TOOL_SCHEMA, upstream_config, wait_for_refusal, wait_until
 from tests.gateway.test_accounts import Accounts
-from tests.gateway.worker_harness import Answer, WorkerCrew, start_workers
+from tests.gateway.worker_harness import Answer, WorkerGateway, start_workers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs SO_REUSEPORT")
 TOOLS: Any = [{"type": "function", "name": "get_weather", "description": "The weather", "parameters": TOOL_SCHEMA}]
@@ -47,7 +47,7 @@ def service() -> Iterator[BackgroundService]:
 
 
 @pytest.fixture(scope="module")
-def crew(chat: Simulator, service: BackgroundService) -> Iterator[WorkerCrew]:
+def gateway(chat: Simulator, service: BackgroundService) -> Iterator[WorkerGateway]:
     text = upstream_config("chat", "openai", chat.url)
     text += f'[upstreams.one]\ndialect = "responses"\nbase_url = "{service.url}"\n{KEYS}\n'
     with start_workers(text, 2) as running:
@@ -72,32 +72,32 @@ def sent_roles(chat: Simulator) -> list[Any]:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("workers", [2, 4])
-def test_s9_every_response_is_continued_by_any_worker(chat: Simulator, workers: int, stream: bool) -> None:
-    """S9: it was found in 9 of 20 requests."""
-    with start_workers(upstream_config("chat", "openai", chat.url), workers) as crew:
-        first = [crew.ask(f"say {number}", stream=stream) for number in range(20)]
+def test_every_response_is_continued_by_any_worker(chat: Simulator, workers: int, stream: bool) -> None:
+    """Regression: it was found in 9 of 20 requests."""
+    with start_workers(upstream_config("chat", "openai", chat.url), workers) as gateway:
+        first = [gateway.ask(f"say {number}", stream=stream) for number in range(20)]
         assert [answer.status for answer in first] == [200] * 20
         later = []
         for answer in first:
-            later.append(crew.ask("go on", previous_response_id=answer.id, stream=stream))
+            later.append(gateway.ask("go on", previous_response_id=answer.id, stream=stream))
             assert sent_roles(chat) == ["user", "assistant", "user"]
         assert [answer.status for answer in later] == [200] * 20
         assert any(one.worker != other.worker for one, other in zip(first, later, strict=True))
 
 
-def test_s9_a_conversation_moves_from_worker_to_worker(crew: WorkerCrew, chat: Simulator) -> None:
-    answer = crew.ask("0")
+def test_a_conversation_moves_from_worker_to_worker(gateway: WorkerGateway, chat: Simulator) -> None:
+    answer = gateway.ask("0")
     for number in range(1, 6):
         previous = answer
-        answer = elsewhere(previous, lambda: crew.ask(f"{number}", previous_response_id=previous.id))  # noqa: B023
+        answer = elsewhere(previous, lambda: gateway.ask(f"{number}", previous_response_id=previous.id))  # noqa: B023
         assert answer.status == 200
     sent: Any = chat.requests[-1].json
     texts = [message["content"] for message in sent["messages"] if message["role"] == "user"]
     assert texts == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_s9_items_are_found_by_another_worker(crew: WorkerCrew, chat: Simulator) -> None:
-    first = crew.ask(QUESTION, tools=TOOLS)
+def test_items_are_found_by_another_worker(gateway: WorkerGateway, chat: Simulator) -> None:
+    first = gateway.ask(QUESTION, tools=TOOLS)
     [call] = [item for item in first.json["output"] if item["type"] == "function_call"]
     items = [
         {"role": "user", "content": QUESTION},
@@ -105,103 +105,105 @@ def test_s9_items_are_found_by_another_worker(crew: WorkerCrew, chat: Simulator)
         {"type": "function_call_output", "call_id": call["call_id"], "output": "18 degrees"},
     ]
     body = {"model": "chat/m", "input": items, "tools": TOOLS}
-    last = elsewhere(first, lambda: crew.request("/v1/responses", body))
+    last = elsewhere(first, lambda: gateway.request("/v1/responses", body))
     assert last.status == 200 and "18 degrees" in json.dumps(last.json["output"])
     assert sent_roles(chat) == ["user", "assistant", "tool"]
 
 
-def test_s9_items_of_two_workers_are_found_by_one_request(crew: WorkerCrew, chat: Simulator) -> None:
-    one = crew.ask("say one")
-    other = elsewhere(one, lambda: crew.ask("say other"))
+def test_items_of_two_workers_are_found_by_one_request(gateway: WorkerGateway, chat: Simulator) -> None:
+    one = gateway.ask("say one")
+    other = elsewhere(one, lambda: gateway.ask("say other"))
     items = [{"role": "user", "content": "x"}]
     items += [{"type": "item_reference", "id": answer.json["output"][0]["id"]} for answer in (one, other)]
     body = {"model": "chat/m", "input": [*items, {"role": "user", "content": "y"}]}
-    assert elsewhere(one, lambda: crew.request("/v1/responses", body)).status == 200
-    assert elsewhere(other, lambda: crew.request("/v1/responses", body)).status == 200
+    assert elsewhere(one, lambda: gateway.request("/v1/responses", body)).status == 200
+    assert elsewhere(other, lambda: gateway.request("/v1/responses", body)).status == 200
 
 
-def test_s9_a_large_conversation_is_continued_by_another_worker(crew: WorkerCrew, chat: Simulator) -> None:
-    first = crew.ask(LONG)
+def test_a_large_conversation_is_continued_by_another_worker(gateway: WorkerGateway, chat: Simulator) -> None:
+    first = gateway.ask(LONG)
     assert first.status == 200
-    again = elsewhere(first, lambda: crew.ask("go on", previous_response_id=first.id))
+    again = elsewhere(first, lambda: gateway.ask("go on", previous_response_id=first.id))
     assert again.status == 200 and sent_roles(chat) == ["user", "assistant", "user"]
     sent: Any = chat.requests[-1].json
     assert sent["messages"][0]["content"] == LONG
-    third = elsewhere(again, lambda: crew.ask(f"and {LONG}", previous_response_id=again.id))  # both are large
+    third = elsewhere(again, lambda: gateway.ask(f"and {LONG}", previous_response_id=again.id))  # both are large
     assert third.status == 200 and len(chat.requests[-1].body) > 2 * len(LONG)
-    wait_until(lambda: not any(json.loads(crew.admin(each, "/status"))["in_flight_bytes"] for each in crew.numbers))
+    wait_until(
+        lambda: not any(json.loads(gateway.admin(each, "/status"))["in_flight_bytes"] for each in gateway.numbers)
+    )
 
 
 @pytest.mark.parametrize("text", ["first words", LONG], ids=["small", "large"])
-def test_s9_a_retry_and_a_report_have_the_whole_conversation(text: str) -> None:
+def test_a_retry_and_a_report_have_the_whole_conversation(text: str) -> None:
     turns = ['parts = [{ text = "well" }]', "status = 503", 'status = 400\nmessage = "no"']
     script = parse_script('then = "last"\n' + "".join(f"[[turn]]\n{turn}\n" for turn in turns))
     with (
         running_simulator("openai", script=script) as chat,
-        start_workers(upstream_config("chat", "openai", chat.url), 2) as crew,
+        start_workers(upstream_config("chat", "openai", chat.url), 2) as gateway,
     ):
-        first = crew.ask(text)
-        with connected_to(crew, first.worker) as connection:
+        first = gateway.ask(text)
+        with connected_to(gateway, first.worker) as connection:
             body = {"model": "chat/m", "input": "go on", "previous_response_id": first.id}
-            refused = crew.request("/v1/responses", body, connection=connection)
+            refused = gateway.request("/v1/responses", body, connection=connection)
         _, sent, again = [each for each in chat.requests if each.method == "POST"]
         assert sent.body == again.body and sent_roles(chat) == ["user", "assistant", "user"]
-        report = wait_for_refusal(crew.state, refused.headers["x-request-id"], TIMEOUT)
+        report = wait_for_refusal(gateway.state, refused.headers["x-request-id"], TIMEOUT)
         assert report is not None and text[:1000] in report.sent.body
 
 
 @pytest.mark.parametrize("text", ["short", LONG], ids=["small", "large"])
-def test_s9_a_response_is_read_and_deleted_by_any_worker(crew: WorkerCrew, text: str) -> None:
-    first = crew.ask(text)
+def test_a_response_is_read_and_deleted_by_any_worker(gateway: WorkerGateway, text: str) -> None:
+    first = gateway.ask(text)
     path = f"/v1/responses/{first.id}"
     for _ in range(3):
-        read = elsewhere(first, lambda: crew.request(path, method="GET"))
+        read = elsewhere(first, lambda: gateway.request(path, method="GET"))
         assert (read.status, read.json) == (200, first.json)
-    cancelled = elsewhere(first, lambda: crew.request(f"{path}/cancel"))
+    cancelled = elsewhere(first, lambda: gateway.request(f"{path}/cancel"))
     assert cancelled.status == 400 and "background" in cancelled.json["error"]["message"]
-    while (deleted := crew.request(path, method="DELETE")).worker == first.worker:
+    while (deleted := gateway.request(path, method="DELETE")).worker == first.worker:
         assert deleted.json["deleted"]
-        first = crew.ask(text)
+        first = gateway.ask(text)
         path = f"/v1/responses/{first.id}"
     assert (deleted.status, deleted.json["deleted"]) == (200, True)
-    for worker in crew.numbers:
-        while (gone := crew.ask("go on", previous_response_id=first.id)).worker != worker:
+    for worker in gateway.numbers:
+        while (gone := gateway.ask("go on", previous_response_id=first.id)).worker != worker:
             pass
         assert (gone.status, gone.code) == (400, "previous_response_not_found")
 
 
-def test_s9_requests_about_a_job_go_to_its_upstream_with_its_key_from_any_worker(
-    crew: WorkerCrew, service: BackgroundService
+def test_requests_about_a_job_go_to_its_upstream_with_its_key_from_any_worker(
+    gateway: WorkerGateway, service: BackgroundService
 ) -> None:
     """An upstream stores the response: any worker asks it, with the credential that created it."""
     for _ in range(3):
-        started = crew.ask("work", "one/gpt-5", background=True)
+        started = gateway.ask("work", "one/gpt-5", background=True)
         key = service.requests[-1][3]
         path = f"/v1/responses/{started.id}"
-        assert elsewhere(started, lambda: crew.request(path, method="GET")).status == 200  # noqa: B023
+        assert elsewhere(started, lambda: gateway.request(path, method="GET")).status == 200  # noqa: B023
         service.jobs[started.id] = "completed"
         follow_up = {"previous_response_id": started.id}
-        assert elsewhere(started, lambda: crew.ask("go on", "one/gpt-5", **follow_up)).status == 200  # noqa: B023
-        assert elsewhere(started, lambda: crew.request(f"{path}/cancel")).json["status"] == "cancelled"  # noqa: B023
+        assert elsewhere(started, lambda: gateway.ask("go on", "one/gpt-5", **follow_up)).status == 200  # noqa: B023
+        assert elsewhere(started, lambda: gateway.request(f"{path}/cancel")).json["status"] == "cancelled"  # noqa: B023
         assert {used for method, at, _, used in service.requests if started.id in at} == {key}
         assert service.requests[-1][3] == service.requests[-2][3] == key
 
 
-def test_s9_a_response_that_an_upstream_holds_is_refused_for_another_upstream_by_any_worker(
-    crew: WorkerCrew, chat: Simulator
+def test_a_response_that_an_upstream_holds_is_refused_for_another_upstream_by_any_worker(
+    gateway: WorkerGateway, chat: Simulator
 ) -> None:
-    started = crew.ask("x", "one/gpt-5")
-    refused = elsewhere(started, lambda: crew.ask("y", previous_response_id=started.id))
+    started = gateway.ask("x", "one/gpt-5")
+    refused = elsewhere(started, lambda: gateway.ask("y", previous_response_id=started.id))
     assert (refused.status, refused.code) == (400, "previous_response_not_found")
 
 
-def test_s9_another_owner_gets_nothing(crew: WorkerCrew, service: BackgroundService) -> None:
-    stored, held = crew.ask("a secret"), crew.ask("x", "one/gpt-5")
+def test_another_owner_gets_nothing(gateway: WorkerGateway, service: BackgroundService) -> None:
+    stored, held = gateway.ask("a secret"), gateway.ask("x", "one/gpt-5")
     item = stored.json["output"][0]["id"]
     for with_bodies in (False, True):
         wanted = {"responses": [stored.id, held.id], "items": [item], "with_bodies": with_bodies}
-        mine = [crew.message(number, "find", {"owner": "gateway", **wanted}) for number in crew.numbers]
-        theirs = [crew.message(number, "find", {"owner": "key_of_another", **wanted}) for number in crew.numbers]
+        mine = [gateway.message(number, "find", {"owner": "gateway", **wanted}) for number in gateway.numbers]
+        theirs = [gateway.message(number, "find", {"owner": "key_of_another", **wanted}) for number in gateway.numbers]
         assert [status for status, _ in mine + theirs] == [200] * 4
         assert b"a secret" in b"".join(answer for _, answer in mine)
         found = [pickle.loads(answer) for _, answer in theirs if answer]
@@ -211,72 +213,70 @@ def test_s9_another_owner_gets_nothing(crew: WorkerCrew, service: BackgroundServ
         assert (response_id, holder.owner, holder.upstream, holder.address, holder.credential) == (
             held.id, "", "", "", "",
         )  # fmt: skip
-    for number in crew.numbers:
-        crew.message(number, "forget", {"owner": "key_of_another", "response": stored.id})
-    assert elsewhere(stored, lambda: crew.request(f"/v1/responses/{stored.id}", method="GET")).status == 200
+    for number in gateway.numbers:
+        gateway.message(number, "forget", {"owner": "key_of_another", "response": stored.id})
+    assert elsewhere(stored, lambda: gateway.request(f"/v1/responses/{stored.id}", method="GET")).status == 200
 
 
-def test_s9_another_key_gets_nothing_from_any_worker(
-    chat: Simulator, service: BackgroundService, tmp_path: Path
-) -> None:
+def test_another_key_gets_nothing_from_any_worker(chat: Simulator, service: BackgroundService, tmp_path: Path) -> None:
     accounts = Accounts(tmp_path / "store")
     (ann, _), (bob, _) = accounts.create("ann"), accounts.create("bob")
     text = f"[store]\nurl = 'sqlite:{accounts.folder}'\n" + upstream_config("chat", "openai", chat.url)
     text += upstream_config("one", "responses", service.url)
     text += upstream_config("two", "responses", service.url)  # The only one would be asked for an unknown id.
-    with start_workers(text, 2) as crew:
+    with start_workers(text, 2) as gateway:
         for model in ("chat/m", "one/gpt-5"):  # stored by a worker, and held by an upstream
-            first = crew.ask("a secret", model, key=ann)
+            first = gateway.ask("a secret", model, key=ann)
             path, before = f"/v1/responses/{first.id}", len(service.requests)
             for method, where in (("GET", path), ("DELETE", path), ("POST", f"{path}/cancel")):
-                refused = elsewhere(first, lambda: crew.request(where, method=method, key=bob))  # noqa: B023
+                refused = elsewhere(first, lambda: gateway.request(where, method=method, key=bob))  # noqa: B023
                 assert (refused.status, refused.code) == (404, "response_not_found")
             follow_up = {"previous_response_id": first.id}
-            refused = elsewhere(first, lambda: crew.ask("go on", model, key=bob, **follow_up))  # noqa: B023
+            refused = elsewhere(first, lambda: gateway.ask("go on", model, key=bob, **follow_up))  # noqa: B023
             assert (refused.status, refused.code) == (400, "previous_response_not_found")
             assert len(service.requests) == before  # the upstream would have answered
-            assert elsewhere(first, lambda: crew.ask("go on", model, key=ann, **follow_up)).status == 200  # noqa: B023
+            assert elsewhere(first, lambda: gateway.ask("go on", model, key=ann, **follow_up)).status == 200  # noqa: B023
 
 
-def test_s9_an_answer_about_a_large_conversation_is_its_bytes(crew: WorkerCrew) -> None:
-    """They are not read on the way: only the worker process of large requests does."""
-    first = crew.ask(LONG)
-    _, answer = crew.message(first.worker, "find", {"owner": "gateway", "responses": [first.id]})
+def test_an_answer_about_a_large_conversation_is_its_bytes(gateway: WorkerGateway) -> None:
+    """They are not read on the way: only the job process of large requests does."""
+    first = gateway.ask(LONG)
+    _, answer = gateway.message(first.worker, "find", {"owner": "gateway", "responses": [first.id]})
     [conversation] = pickle.loads(answer).conversations.values()
     assert isinstance(conversation, PickledConversation)
 
 
 @pytest.mark.parametrize("message", [b"", b"[", b'{"owner": 1}', b"\xff", b"[1]"], ids=["0", "1", "2", "3", "4"])
 @pytest.mark.parametrize("name", ["find", "forget", "cooldowns"])
-def test_a_message_that_is_no_message_is_refused(crew: WorkerCrew, name: str, message: bytes) -> None:
+def test_a_message_that_is_no_message_is_refused(gateway: WorkerGateway, name: str, message: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(socket_of(crew.socket, 1)))
+        connection.connect(str(socket_of(gateway.socket, 1)))
         head = f"POST {sibling_path(name)} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(message)}\r\n\r\n"
         connection.sendall(head.encode() + message)
         response = http.client.HTTPResponse(connection, method="POST")
         response.begin()
         assert response.status == 400
-    assert crew.ask().status == 200
+    assert gateway.ask().status == 200
 
 
-def test_the_sockets_of_workers_are_private_and_the_parent_has_no_routes_for_workers(crew: WorkerCrew) -> None:
-    sockets = [crew.socket, *(socket_of(crew.socket, number) for number in crew.numbers)]
+def test_the_sockets_of_workers_are_private_and_the_parent_has_no_routes_for_workers(gateway: WorkerGateway) -> None:
+    sockets = [gateway.socket, *(socket_of(gateway.socket, number) for number in gateway.numbers)]
     assert [path.stat().st_mode & 0o777 for path in sockets] == [0o600] * 3
-    assert crew.socket.parent.stat().st_mode & 0o777 == 0o700
-    for number in crew.numbers:
-        assert b"/status" in crew.admin(number, sibling_path("find"))  # GET: the list of routes
-    assert admin.send_admin_request(crew.socket, sibling_path("find"), "POST") == b"GET only\n"
+    assert gateway.socket.parent.stat().st_mode & 0o777 == 0o700
+    for number in gateway.numbers:
+        assert b"/status" in gateway.admin(number, sibling_path("find"))  # GET: the list of routes
+    assert admin.send_admin_request(gateway.socket, sibling_path("find"), "POST") == b"GET only\n"
 
 
 # --- a worker that is gone or does not respond
 
 
 @contextmanager
-def connected_to(crew: WorkerCrew, other_than: int) -> Iterator[http.client.HTTPConnection]:
+def connected_to(gateway: WorkerGateway, other_than: int) -> Iterator[http.client.HTTPConnection]:
     """Give an open connection to another worker than this one."""
     while True:
-        connection = crew.connect()
-        if crew.request("/v1/models", method="GET", connection=connection).worker != other_than:
+        connection = gateway.connect()
+        if gateway.request("/v1/models", method="GET", connection=connection).worker != other_than:
             break
         connection.close()
     try:
@@ -286,44 +286,44 @@ def connected_to(crew: WorkerCrew, other_than: int) -> Iterator[http.client.HTTP
 
 
 @pytest.mark.parametrize("text", ["short", LONG], ids=["small", "large"])
-def test_s9_a_response_of_a_killed_worker_is_unknown(chat: Simulator, text: str) -> None:
-    with start_workers(upstream_config("chat", "openai", chat.url), 2) as crew:
-        first = crew.ask(text)
-        with connected_to(crew, first.worker) as connection:
-            victim = crew.pid(first.worker)
+def test_a_response_of_a_killed_worker_is_unknown(chat: Simulator, text: str) -> None:
+    with start_workers(upstream_config("chat", "openai", chat.url), 2) as gateway:
+        first = gateway.ask(text)
+        with connected_to(gateway, first.worker) as connection:
+            victim = gateway.pid(first.worker)
             os.kill(victim, signal.SIGKILL)
             body = {"model": "chat/m", "input": "go on", "previous_response_id": first.id}
-            answer = crew.request("/v1/responses", body, connection=connection)
+            answer = gateway.request("/v1/responses", body, connection=connection)
             assert (answer.status, answer.code) == (400, "previous_response_not_found")
-            wait_until(lambda: is_new(crew, first.worker, victim))
-            answer = crew.request("/v1/responses", body, connection=connection)
+            wait_until(lambda: is_new(gateway, first.worker, victim))
+            answer = gateway.request("/v1/responses", body, connection=connection)
             assert (answer.status, answer.code) == (400, "previous_response_not_found")
 
 
-def is_new(crew: WorkerCrew, number: int, before: int) -> bool:
+def is_new(gateway: WorkerGateway, number: int, before: int) -> bool:
     try:
-        return crew.pid(number) != before
+        return gateway.pid(number) != before
     except OSError:
         return False
 
 
-def test_s9_a_worker_that_does_not_respond_counts_as_one_without_the_response(chat: Simulator) -> None:
-    with start_workers(upstream_config("chat", "openai", chat.url), 2) as crew:
-        first = crew.ask()
-        with connected_to(crew, first.worker) as connection:
-            stopped = crew.pid(first.worker)
+def test_a_worker_that_does_not_respond_counts_as_one_without_the_response(chat: Simulator) -> None:
+    with start_workers(upstream_config("chat", "openai", chat.url), 2) as gateway:
+        first = gateway.ask()
+        with connected_to(gateway, first.worker) as connection:
+            stopped = gateway.pid(first.worker)
             path = f"/v1/responses/{first.id}"
             os.kill(stopped, signal.SIGSTOP)
             try:
                 body = {"model": "chat/m", "input": "go on", "previous_response_id": first.id}
-                answer = crew.request("/v1/responses", body, connection=connection)
+                answer = gateway.request("/v1/responses", body, connection=connection)
                 assert (answer.status, answer.code) == (400, "previous_response_not_found")
                 # It gets the message later that the response was deleted.
-                assert crew.request(path, method="DELETE", connection=connection).status == 404
+                assert gateway.request(path, method="DELETE", connection=connection).status == 404
             finally:
                 os.kill(stopped, signal.SIGCONT)
-            wait_until(lambda: crew.request(path, method="GET", connection=connection).status == 404)
-            assert crew.message(first.worker, "find", {"owner": "gateway", "responses": [first.id]}) == (200, b"")
+            wait_until(lambda: gateway.request(path, method="GET", connection=connection).status == 404)
+            assert gateway.message(first.worker, "find", {"owner": "gateway", "responses": [first.id]}) == (200, b"")
 
 
 # --- cooldowns
@@ -337,7 +337,7 @@ class FailingService:
         self.url = service.url
 
     def fail(self, status: int, times: int) -> None:
-        self._service.trouble = [status] * times
+        self._service.failures = [status] * times
         self._service.retry_after = "3600" if status < 500 else ""
 
     @property
@@ -351,53 +351,55 @@ def failing() -> Iterator[FailingService]:
         yield FailingService(service)
 
 
-def ask_failing(crew: WorkerCrew) -> Answer:
-    return crew.ask("x", "failing/m", background=True)  # A job is not retried after an error of the server.
+def ask_failing(gateway: WorkerGateway) -> Answer:
+    return gateway.ask("x", "failing/m", background=True)  # A job is not retried after an error of the server.
 
 
 @pytest.mark.parametrize(("status", "kind", "workers"), [(401, "auth", 2), (402, "quota", 4)])
-def test_s9_a_refused_credential_of_one_worker_is_not_used_by_the_others(
+def test_a_refused_credential_of_one_worker_is_not_used_by_the_others(
     failing: FailingService, status: int, kind: str, workers: int
 ) -> None:
-    with start_workers(upstream_config("failing", "responses", failing.url), workers) as crew:
+    with start_workers(upstream_config("failing", "responses", failing.url), workers) as gateway:
         failing.fail(status, 1)
-        ask_failing(crew)
-        wait_until(lambda: crew.kinds() == [[kind]] * workers)
+        ask_failing(gateway)
+        wait_until(lambda: gateway.kinds() == [[kind]] * workers)
         served: set[int] = set()
         while len(served) < workers:
-            refused = ask_failing(crew)
+            refused = ask_failing(gateway)
             served.add(refused.worker)
             assert refused.status in (401, 429) and "cooldown" in refused.json["error"]["message"]
         assert failing.count == 1
-        [row] = json.loads(admin.send_admin_request(crew.socket, "/cooldowns"))
+        [row] = json.loads(admin.send_admin_request(gateway.socket, "/cooldowns"))
         assert (row["upstream"], row["kind"]) == ("failing", kind)
-        cleared = json.loads(admin.send_admin_request(crew.socket, "/cooldowns/clear?upstream=failing", "POST"))
-        assert cleared == {"cleared": 1} and crew.kinds() == [[]] * workers
-        assert ask_failing(crew).status == 200
-        began = [line for line in crew.log.splitlines() if '"event":"cooldown"' in line]
+        cleared = json.loads(admin.send_admin_request(gateway.socket, "/cooldowns/clear?upstream=failing", "POST"))
+        assert cleared == {"cleared": 1} and gateway.kinds() == [[]] * workers
+        assert ask_failing(gateway).status == 200
+        began = [line for line in gateway.log.splitlines() if '"event":"cooldown"' in line]
         assert len(began) == 1  # the worker where it began logs it
 
 
-def test_s9_a_breaker_that_opens_and_closes_in_one_worker_does_so_in_all(failing: FailingService) -> None:
-    with start_workers(upstream_config("failing", "responses", failing.url), 2) as crew:
+def test_a_breaker_that_opens_and_closes_in_one_worker_does_so_in_all(failing: FailingService) -> None:
+    with start_workers(upstream_config("failing", "responses", failing.url), 2) as gateway:
         failing.fail(500, 100)
-        wait_until(lambda: ask_failing(crew).status in (500, 503) and crew.kinds() == [["server"]] * 2)
-        restarted = crew.pid(1)
+        wait_until(lambda: ask_failing(gateway).status in (500, 503) and gateway.kinds() == [["server"]] * 2)
+        restarted = gateway.pid(1)
         os.kill(restarted, signal.SIGKILL)
-        wait_until(lambda: is_new(crew, 1, restarted))
-        wait_until(lambda: crew.kinds() == [["server"]] * 2)  # an open breaker is not saved: it has asked the other one
+        wait_until(lambda: is_new(gateway, 1, restarted))
+        wait_until(
+            lambda: gateway.kinds() == [["server"]] * 2
+        )  # an open breaker is not saved: it has asked the other one
         failing.fail(500, 0)
-        wait_until(lambda: ask_failing(crew).status == 200)
-        wait_until(lambda: crew.kinds() == [[], []])
+        wait_until(lambda: ask_failing(gateway).status == 200)
+        wait_until(lambda: gateway.kinds() == [[], []])
 
 
-def test_s9_a_cooldown_cleared_in_one_worker_ends_in_all(failing: FailingService) -> None:
-    with start_workers(upstream_config("failing", "responses", failing.url), 2) as crew:
+def test_a_cooldown_cleared_in_one_worker_ends_in_all(failing: FailingService) -> None:
+    with start_workers(upstream_config("failing", "responses", failing.url), 2) as gateway:
         failing.fail(401, 1)
-        ask_failing(crew)
-        wait_until(lambda: crew.kinds() == [["auth"]] * 2)
-        assert json.loads(crew.admin(2, "/cooldowns/clear", "POST")) == {"cleared": 1}
-        wait_until(lambda: crew.kinds() == [[], []])
+        ask_failing(gateway)
+        wait_until(lambda: gateway.kinds() == [["auth"]] * 2)
+        assert json.loads(gateway.admin(2, "/cooldowns/clear", "POST")) == {"cleared": 1}
+        wait_until(lambda: gateway.kinds() == [[], []])
 
 
 # --- one process

@@ -1,4 +1,4 @@
-"""S1, S6, S11: request smuggling, limits before authentication, and memory reserved for bodies; on both servers.
+"""Request smuggling, limits before authentication, and memory reserved for bodies; on both servers.
 
 Each ambiguous request is followed by a hidden one, complete and with the right key, which must never be served.
 """
@@ -208,7 +208,7 @@ def test_a_request_inside_a_body_is_not_served(harness: GatewayHarness, simulato
     assert simulator.total == before
 
 
-# --- S1, S6, S11: limits for requests before authentication, and memory reserved for bodies
+# --- limits for requests before authentication, and memory reserved for bodies
 
 HASHED = ("host", "x-amz-content-sha256", "x-amz-date")
 
@@ -241,8 +241,8 @@ BAD_CLAIMS = {
 
 
 @pytest.mark.parametrize("name", BAD_CLAIMS)
-def test_s1_a_bad_signature_is_refused_from_the_head(harness: GatewayHarness, simulator: Simulator, name: str) -> None:
-    """S1: the refusal comes although no byte of the body was sent."""
+def test_a_bad_signature_is_refused_from_the_head(harness: GatewayHarness, simulator: Simulator, name: str) -> None:
+    """The refusal comes although no byte of the body was sent."""
     request = signed_request(b"{}", **BAD_CLAIMS[name])  # type: ignore[arg-type]
     before = simulator.total
     with SocketClient(harness, first=raw(request)[0]) as client:
@@ -254,7 +254,7 @@ def test_s1_a_bad_signature_is_refused_from_the_head(harness: GatewayHarness, si
 
 
 @pytest.mark.parametrize("header", ["authorization", "x-amz-date", "x-amz-content-sha256"])
-def test_s1_a_duplicate_authentication_header_is_refused(header: str) -> None:
+def test_a_duplicate_authentication_header_is_refused(header: str) -> None:
     request = signed_request(b"{}", covered=HASHED, x_amz_content_sha256=sha256_hex(b"{}"))
     check_key(KeyCheck(KEY), request)
     twice = (*request.headers, (header, request.header(header)))
@@ -262,7 +262,7 @@ def test_s1_a_duplicate_authentication_header_is_refused(header: str) -> None:
         run_at_once(KeyCheck(KEY).find(structs.replace(request, headers=twice)))
 
 
-def test_s1_a_signed_body_hash_authenticates_the_head_and_is_compared_with_the_body(
+def test_a_signed_body_hash_authenticates_the_head_and_is_compared_with_the_body(
     harness: GatewayHarness, simulator: Simulator
 ) -> None:
     before = simulator.total
@@ -274,7 +274,7 @@ def test_s1_a_signed_body_hash_authenticates_the_head_and_is_compared_with_the_b
     assert simulator.total == before + 1
 
 
-def test_s1_a_signature_without_a_hash_still_covers_the_body(harness: GatewayHarness, simulator: Simulator) -> None:
+def test_a_signature_without_a_hash_still_covers_the_body(harness: GatewayHarness, simulator: Simulator) -> None:
     before = simulator.total
     top, body = raw(signed_request(converse_body("good")))
     for sent, status in ((body, 200), (converse_body("evil"), 403)):
@@ -287,8 +287,8 @@ def test_s1_a_signature_without_a_hash_still_covers_the_body(harness: GatewayHar
 # --- the pool of unauthenticated requests
 
 
-def test_s1_unauthenticated_requests_use_no_memory_of_others(harness: GatewayHarness) -> None:
-    """S1: eight announced bodies of 31 MiB filled `in_flight`, and all other clients got 529."""
+def test_unauthenticated_requests_use_no_memory_of_others(harness: GatewayHarness) -> None:
+    """Regression: eight announced bodies of 31 MiB filled `in_flight`, and all other clients got 529."""
     claim, _ = raw(signed_request(b"x" * 31 * 1024 * 1024, secret="x" * 40))
     with ExitStack() as stack:
         for number in range(12):
@@ -304,8 +304,8 @@ def test_s1_unauthenticated_requests_use_no_memory_of_others(harness: GatewayHar
             assert client.answer()[0] == 200
 
 
-def test_s1_a_flood_of_sockets_without_a_key_blocks_no_client(harness: GatewayHarness) -> None:
-    """S1: 2,060 sockets with `Authorization: AWS4-HMAC-SHA256 x` blocked others for 120 s."""
+def test_a_flood_of_sockets_without_a_key_blocks_no_client(harness: GatewayHarness) -> None:
+    """Regression: 2,060 sockets with `Authorization: AWS4-HMAC-SHA256 x` blocked others for 120 s."""
     forged, _ = raw(signed_request(b"x" * 1000, secret="x" * 40))
     shapes = [head(1000, "authorization: AWS4-HMAC-SHA256 x", key=""), forged]
     with ExitStack() as stack:
@@ -320,7 +320,7 @@ def test_s1_a_flood_of_sockets_without_a_key_blocks_no_client(harness: GatewayHa
             assert client.answer()[0] == 200
 
 
-def test_s1_an_evicted_request_gets_an_error_of_its_dialect(
+def test_an_evicted_request_gets_an_error_of_its_dialect(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, simulator: Simulator
 ) -> None:
     monkeypatch.setattr(unproven, "MAX_UNPROVEN", 2)
@@ -332,7 +332,7 @@ def test_s1_an_evicted_request_gets_an_error_of_its_dialect(
         assert headers["retry-after"] == "1"
 
 
-def test_s1_an_unauthenticated_body_has_a_short_timeout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unauthenticated_body_has_a_short_timeout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(admission, "SECONDS", 0.2)
     with start_gateway("", tmp_path) as harness:
         top, body = raw(signed_request(converse_body()))
@@ -395,8 +395,8 @@ def test_known_signers_are_not_evicted_for_unknown_ones() -> None:
 # --- bodies
 
 
-def test_s6_a_content_length_is_reserved_at_admission(tmp_path: Path, simulator: Simulator) -> None:
-    """S6: of 16 uploads, the 8 that fit succeed, and the others are refused before they send anything."""
+def test_a_content_length_is_reserved_at_admission(tmp_path: Path, simulator: Simulator) -> None:
+    """Of 16 uploads, the 8 that fit succeed, and the others are refused before they send anything."""
     body = request_bytes("x" * 400_000).partition(b"\r\n\r\n")[2]
     room = len(body) * 8 + len(body) // 2
     text = upstream_config("one", "anthropic", simulator.url)
@@ -414,8 +414,8 @@ def test_s6_a_content_length_is_reserved_at_admission(tmp_path: Path, simulator:
         wait_until(lambda: harness.running.gateway.memory_budget.request_bytes == 0)
 
 
-def test_s6_body_bytes_in_the_first_read_are_counted(tmp_path: Path, simulator: Simulator) -> None:
-    """S6: they were not counted, so a small body was always accepted."""
+def test_body_bytes_in_the_first_read_are_counted(tmp_path: Path, simulator: Simulator) -> None:
+    """Regression: they were not counted, so a small body was always accepted."""
     with start_gateway(
         upstream_config("one", "anthropic", simulator.url), tmp_path, server__limits__in_flight=1024 * 1024
     ) as harness:
@@ -428,7 +428,7 @@ def test_s6_body_bytes_in_the_first_read_are_counted(tmp_path: Path, simulator: 
             assert client.answer()[0] == 200
 
 
-def test_s6_a_chunked_body_is_counted_as_it_arrives(tmp_path: Path, simulator: Simulator) -> None:
+def test_a_chunked_body_is_counted_as_it_arrives(tmp_path: Path, simulator: Simulator) -> None:
     with start_gateway(
         upstream_config("one", "anthropic", simulator.url), tmp_path, server__limits__in_flight=1024 * 1024
     ) as harness:
@@ -441,10 +441,10 @@ def test_s6_a_chunked_body_is_counted_as_it_arrives(tmp_path: Path, simulator: S
 
 
 @pytest.mark.parametrize("framed", [True, False])
-def test_s11_a_body_that_arrives_too_slowly_is_refused_long_before_its_deadline(
+def test_a_body_that_arrives_too_slowly_is_refused_long_before_its_deadline(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, framed: bool
 ) -> None:
-    """S11: single bytes kept a body open for 120 s."""
+    """Regression: single bytes kept a body open for 120 s."""
     monkeypatch.setattr(exchange, "RATE_SECONDS", 0.2)
     with start_gateway("", tmp_path, server__min_body_rate=1000) as harness:
         with SocketClient(harness, first=head(5000 if framed else None)) as client:
@@ -455,7 +455,7 @@ def test_s11_a_body_that_arrives_too_slowly_is_refused_long_before_its_deadline(
         assert harness.log_lines()[0]["status"] == 408
 
 
-def test_s11_a_body_that_arrives_fast_enough_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_arrives_fast_enough_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "RATE_SECONDS", 10.0)
     watch = exchange.BodyTimer(exchange.BodyTimeout(rate=1000), 0.0)
     assert watch.due == 10.0

@@ -6,9 +6,7 @@ import asyncio
 import io
 import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -44,9 +42,10 @@ from tests.gateway.harness import (
     upstream_config,
     wait_until,
 )
+from tests.gateway.terminal import terminal, tmux
 from tests.gateway.test_commands import SIMULATED, UserHome, home
 
-__all__ = ["home"]
+__all__ = ["home", "tmux"]
 
 ALWAYS_429 = 'then = "last"\n[[turn]]\nstatus = 429\nmessage = "slow down"\nretry_after = 60'
 
@@ -109,7 +108,7 @@ def test_a_full_log_covers_less_than_a_minute_and_the_rate_is_right() -> None:
     for number in range(3 * MAX_REQUESTS):
         at = now - 6 + number * 6 / (3 * MAX_REQUESTS)
         record = Record(f"req_{number}", "POST", "/", upstream="one", usage=Usage(3, 1))
-        log.rings.add(at, jsonio.encode(logged_request(record, utc_time(at))), record)
+        log.recent_entries.add(at, jsonio.encode(logged_request(record, utc_time(at))), record)
     found = measure_activity([], RecentLog(log), (), Redactor(), now - 1000)
     assert len(found.ended) == MAX_REQUESTS
     assert 2.0 <= found.seconds < 60  # it would be 60 if nothing was dropped
@@ -192,50 +191,6 @@ def test_once_prints_one_frame_and_json_its_data(home: UserHome, columns: int) -
     assert piped.stdout.splitlines()[3] == lines[3]
 
 
-class Terminal:
-    """A terminal of this size in a tmux server of its own."""
-
-    def __init__(self, home: UserHome, columns: int, rows: int) -> None:
-        self._socket = home.path / "tmux"
-        self._environ = home.environ({"TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "SHELL": "/bin/sh"})
-        size = ("-x", str(columns), "-y", str(rows))
-        self._run("-f", "/dev/null", "new-session", "-d", *size, "env PS1='ready> ' sh -i")
-
-    def _run(self, *words: str) -> str:
-        command = ["tmux", "-u", "-S", str(self._socket), *words]
-        done = subprocess.run(command, env=self._environ, capture_output=True, text=True, timeout=TIMEOUT, check=True)
-        return done.stdout
-
-    def type(self, *keys: str) -> None:
-        self._run("send-keys", *keys)
-
-    def resize(self, columns: int, rows: int) -> None:
-        self._run("resize-window", "-x", str(columns), "-y", str(rows))
-
-    @property
-    def screen(self) -> list[str]:
-        return self._run("capture-pane", "-p").split("\n")
-
-    def shows(self, text: str) -> bool:
-        return any(text in line for line in self.screen)
-
-    def wait_for(self, text: str) -> list[str]:
-        wait_until(lambda: self.shows(text))
-        return self.screen
-
-    def close(self) -> None:
-        self._run("kill-server")
-
-
-@contextmanager
-def terminal(home: UserHome, columns: int, rows: int) -> Iterator[Terminal]:
-    opened = Terminal(home, columns, rows)
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
 class ServedUrl(NamedTuple):
     """Where a `StreamClient` finds a gateway process."""
 
@@ -262,12 +217,6 @@ def long_streams(home: UserHome) -> Iterator[list[str]]:
         finally:
             for client in clients:
                 client.leave()
-
-
-@pytest.fixture
-def tmux() -> None:
-    if shutil.which("tmux") is None:
-        pytest.skip("tmux is not installed: `make tmux` installs it where apt-get may")
 
 
 @pytest.mark.usefixtures("tmux")

@@ -1,4 +1,4 @@
-"""L18, L22: protocol violations of upstreams: broken streams, the wrong response form, redirects, blank ids and names."""
+"""Protocol violations of upstreams: broken streams, the wrong response form, redirects, blank ids and names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.gateway.test_resources import FixedResponseServer
 
 BROKEN = b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
 DONE = b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\ndata: [DONE]\n\n'
-SAID = Reply(
+REPLY = Reply(
     "resp_1",
     "m",
     (Choice((Text("Hello"), ToolCall("call_1", "read", '{"path":"a"}')), Stop(StopReason.TOOL)),),
@@ -46,7 +46,7 @@ def recording_server(status: int, kind: str, body: bytes, **headers: str) -> Ite
 
 
 @pytest.mark.parametrize("client", ["anthropic", "openai"])
-def test_l22_a_stream_that_is_always_broken_is_requested_twice_at_most(client: str, tmp_path: Path) -> None:
+def test_a_stream_that_is_always_broken_is_requested_twice_at_most(client: str, tmp_path: Path) -> None:
     path, body = client_request(client, stream=True)
     with (
         recording_server(200, "text/event-stream", BROKEN) as (url, requests),
@@ -56,7 +56,7 @@ def test_l22_a_stream_that_is_always_broken_is_requested_twice_at_most(client: s
     assert (status, len(requests)) == (502, 2)
 
 
-def test_l22_another_target_counts_as_the_retry(tmp_path: Path) -> None:
+def test_another_target_counts_as_the_retry(tmp_path: Path) -> None:
     with recording_server(200, "text/event-stream", BROKEN) as (url, requests):
         text = (
             upstream_config("one", "anthropic", url)
@@ -69,7 +69,7 @@ def test_l22_another_target_counts_as_the_retry(tmp_path: Path) -> None:
     assert (status, len(requests)) == (502, 2)
 
 
-def test_l22_a_complete_response_is_not_retried(tmp_path: Path) -> None:
+def test_a_complete_response_is_not_retried(tmp_path: Path) -> None:
     with (
         recording_server(200, "text/event-stream", DONE) as (url, requests),
         start_gateway(upstream_config("one", "openai", url), tmp_path) as harness,
@@ -79,7 +79,7 @@ def test_l22_a_complete_response_is_not_retried(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", [b"{}", b"<html>", b'{"choices": 5}'])
-def test_l22_an_unreadable_whole_response_is_not_retried(body: bytes, tmp_path: Path) -> None:
+def test_an_unreadable_whole_response_is_not_retried(body: bytes, tmp_path: Path) -> None:
     with (
         recording_server(200, "application/json", body) as (url, requests),
         start_gateway(upstream_config("one", "openai", url), tmp_path) as harness,
@@ -89,7 +89,7 @@ def test_l22_an_unreadable_whole_response_is_not_retried(body: bytes, tmp_path: 
 
 
 @pytest.mark.parametrize("name", [" ", ""])
-def test_l18_a_whole_response_with_a_blank_name_does_not_pass_in_the_same_dialect(name: str, tmp_path: Path) -> None:
+def test_a_whole_response_with_a_blank_name_does_not_pass_in_the_same_dialect(name: str, tmp_path: Path) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": name, "arguments": "{}"}}
     choice = {"index": 0, "message": {"role": "assistant", "tool_calls": [call]}, "finish_reason": "tool_calls"}
     body = json.dumps({"id": "c", "object": "chat.completion", "model": "m", "choices": [choice]}).encode()
@@ -105,7 +105,7 @@ def test_l18_a_whole_response_with_a_blank_name_does_not_pass_in_the_same_dialec
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_l22_a_redirect_is_a_502_without_a_retry(status: int, client: str, stream: bool, tmp_path: Path) -> None:
+def test_a_redirect_is_a_502_without_a_retry(status: int, client: str, stream: bool, tmp_path: Path) -> None:
     path, body = client_request(client, stream=stream)
     where = "https://elsewhere.test/v1/secret"
     with (
@@ -120,8 +120,8 @@ def test_l22_a_redirect_is_a_502_without_a_retry(status: int, client: str, strea
 
 @pytest.mark.parametrize("client", ["anthropic", "openai"])
 @pytest.mark.parametrize("name", ["anthropic", "openai", "gemini", "bedrock", "responses"])
-def test_l22_a_whole_response_instead_of_a_stream_is_sent_as_a_stream(name: str, client: str, tmp_path: Path) -> None:
-    body = registry.get(name).codec.render_reply(SAID, EMPTY_REQUEST, fixed_environment())
+def test_a_whole_response_instead_of_a_stream_is_sent_as_a_stream(name: str, client: str, tmp_path: Path) -> None:
+    body = registry.get(name).codec.render_reply(REPLY, EMPTY_REQUEST, fixed_environment())
     path, asks = client_request(client, stream=True)
     with (
         recording_server(200, "application/json", body) as (url, requests),
@@ -135,7 +135,7 @@ def test_l22_a_whole_response_instead_of_a_stream_is_sent_as_a_stream(name: str,
     assert "".join(block.text for block in reply.choices[0].blocks if isinstance(block, Text)) == "Hello"
 
 
-def test_l22_an_error_in_a_whole_response_is_reported(tmp_path: Path) -> None:
+def test_an_error_in_a_whole_response_is_reported(tmp_path: Path) -> None:
     with (
         recording_server(200, "application/json", b'{"error":{"message":"no such thing","type":"server_error"}}') as (
             url,
@@ -149,9 +149,9 @@ def test_l22_an_error_in_a_whole_response_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("client", ["anthropic", "openai"])
 @pytest.mark.parametrize("name", ["anthropic", "openai", "gemini", "bedrock", "responses"])
-def test_l22_a_stream_instead_of_a_whole_response_is_collected(name: str, client: str, tmp_path: Path) -> None:
+def test_a_stream_instead_of_a_whole_response_is_collected(name: str, client: str, tmp_path: Path) -> None:
     dialect = registry.get(name)
-    events = reply_events(SAID)
+    events = reply_events(REPLY)
     body = laws.encode_events(
         dialect, ResponseFilters(plan(dialect, dialect, EMPTY_REQUEST), BlockKeys.after(events)).feed(events)
     )
@@ -193,9 +193,7 @@ def whole_bedrock(use: dict[str, Any]) -> bytes:
     ],
     ids=json.dumps,
 )
-def test_l18_a_blank_id_or_name_of_bedrock_never_reaches_a_client(
-    client: str, use: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_blank_id_or_name_of_bedrock_never_reaches_a_client(client: str, use: dict[str, Any], tmp_path: Path) -> None:
     with (
         recording_server(200, "application/json", whole_bedrock(use)) as (url, requests),
         start_gateway(upstream_config("one", "bedrock", url), tmp_path) as harness,
@@ -252,7 +250,7 @@ NAMELESS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", NAMELESS)
-def test_l18_a_whole_response_in_the_same_dialect_is_checked_like_a_stream(name: str, tmp_path: Path) -> None:
+def test_a_whole_response_in_the_same_dialect_is_checked_like_a_stream(name: str, tmp_path: Path) -> None:
     with (
         recording_server(200, "application/json", json.dumps(NAMELESS[name]).encode()) as (url, requests),
         start_gateway(upstream_config("one", name, url), tmp_path) as harness,

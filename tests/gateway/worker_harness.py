@@ -25,10 +25,10 @@ _PROCESS = slice(len("req_") + 12, len("req_") + 24)  # the part of a request id
 class Answer:
     """The response to a request, and the worker that served it."""
 
-    def __init__(self, crew: WorkerCrew, response: http.client.HTTPResponse) -> None:
+    def __init__(self, gateway: WorkerGateway, response: http.client.HTTPResponse) -> None:
         self.status, self._body = response.status, response.read()
         self.headers = {name.lower(): value for name, value in response.getheaders()}
-        self._crew = crew
+        self._gateway = gateway
 
     @property
     def json(self) -> Any:
@@ -48,10 +48,10 @@ class Answer:
 
     @property
     def worker(self) -> int:
-        return self._crew.worker_of(self.headers["x-request-id"])
+        return self._gateway.worker_of(self.headers["x-request-id"])
 
 
-class WorkerCrew:
+class WorkerGateway:
     """A running gateway with several workers."""
 
     def __init__(self, process: subprocess.Popen[str], url: str, socket: Path, workers: int, log: Path) -> None:
@@ -131,7 +131,7 @@ class WorkerCrew:
 
 
 @contextmanager
-def start_workers(text: str, workers: int) -> Iterator[WorkerCrew]:
+def start_workers(text: str, workers: int) -> Iterator[WorkerGateway]:
     """Run a gateway with this configuration. Its folder has a short path, because those of sockets are limited."""
     with tempfile.TemporaryDirectory(prefix="dgm") as name:
         folder = Path(name)
@@ -151,7 +151,7 @@ def start_workers(text: str, workers: int) -> Iterator[WorkerCrew]:
             try:
                 url = process.stdout.readline().strip()
                 assert url, log.read_text()
-                yield WorkerCrew(process, url, path, workers, log)
+                yield WorkerGateway(process, url, path, workers, log)
             finally:
                 process.terminate()
                 process.wait(TIMEOUT)

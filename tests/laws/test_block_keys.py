@@ -129,14 +129,14 @@ def grammar_holds_everywhere(translation_plan: Plan, pieces: list[bytes]) -> Non
     reader = StreamReader(
         upstream.binding.frame_decoder(), upstream.codec.decoder(translation_plan.translated, fixed_environment(), keys)
     )
-    backs = [make(notes, keys) for make in reversed(translation_plan.response_filters)]
-    grammars = [EventOrderCheck() for _ in range(len(backs) + 1)]
-    for steps in (*(reader.feed(piece) for piece in pieces), reader.close()):
-        for step in steps:
-            events = step.events
+    response_filters = [make(notes, keys) for make in reversed(translation_plan.response_filters)]
+    grammars = [EventOrderCheck() for _ in range(len(response_filters) + 1)]
+    for decoded_frames in (*(reader.feed(piece) for piece in pieces), reader.close()):
+        for decoded in decoded_frames:
+            events = decoded.events
             grammars[0].check(events)
-            for back, grammar in zip(backs, grammars[1:], strict=True):
-                events = back.feed(events)
+            for response_filter, grammar in zip(response_filters, grammars[1:], strict=True):
+                events = response_filter.feed(events)
                 grammar.check(events)
     assert all(grammar.is_over for grammar in grammars)
     client_reads_it(translation_plan, pieces)
@@ -173,7 +173,7 @@ def planned(client: str, upstream: str, model: str, thinks: bool, settings: Tran
     events=event_streams(),
     edges=st.lists(st.integers(0, 5000), max_size=12),
 )
-def test_l19_the_grammar_holds_after_every_filter(
+def test_the_grammar_holds_after_every_filter(
     upstream: str, model: str, thinks: bool, settings: TranslationSettings, events: Events, edges: list[int]
 ) -> None:
     pieces = cut(stream_of(upstream, events), edges)
@@ -184,7 +184,7 @@ def test_l19_the_grammar_holds_after_every_filter(
 
 @pytest.mark.parametrize("client", DIALECTS)
 @pytest.mark.parametrize("story", stories(), ids=str)
-def test_l19_the_grammar_holds_for_every_story(story: Story, client: str) -> None:
+def test_the_grammar_holds_for_every_story(story: Story, client: str) -> None:
     for think, raw, mode in ((False, "auto", "live"), (True, "kimi", "buffered"), (True, "hermes", "live")):
         settings = TranslationSettings(think_tags=think, raw_tools=raw, raw_tools_mode=mode)  # type: ignore[arg-type]
         translation_plan = planned(client, story.upstream, "kimi-k2", True, settings)
@@ -217,14 +217,14 @@ MAKERS = tuple(makers())
     pair=st.tuples(st.sampled_from(MAKERS), st.sampled_from(MAKERS)),
     events=event_streams() | strategies.events(choices=1),
 )
-def test_l19_the_grammar_holds_after_any_two_filters(
+def test_the_grammar_holds_after_any_two_filters(
     pair: tuple[MakeResponseFilter, MakeResponseFilter], events: Events
 ) -> None:
     keys, notes = BlockKeys.after(events), Notes(refuse=False)
-    for back in [make(notes, keys) for make in pair]:
+    for response_filter in [make(notes, keys) for make in pair]:
         grammar, out = EventOrderCheck(), list[Event]()
         for event in events:
-            batch = back.feed((event,))
+            batch = response_filter.feed((event,))
             grammar.check(batch)
             out += batch
         assert grammar.is_over
@@ -234,7 +234,7 @@ def test_l19_the_grammar_holds_after_any_two_filters(
 # --- the two streams that were found
 
 
-def test_l19_gemini_signed_calls_with_think_tags_have_numbers_of_their_own() -> None:
+def test_gemini_signed_calls_with_think_tags_have_numbers_of_their_own() -> None:
     """Before, `content_block_start` had the indices 0 1 2 3 4 5 6 6 7."""
     parts = ['{"text":"<think>a</think>b"}']
     parts += [
@@ -259,7 +259,7 @@ def test_an_item_that_was_announced_but_held_back_leaves_no_gap(text: str) -> No
     grammar_holds_everywhere(translation_plan, [data])
 
 
-def test_l19_kiro_thinking_and_raw_calls_have_numbers_of_their_own() -> None:
+def test_kiro_thinking_and_raw_calls_have_numbers_of_their_own() -> None:
     """Before, `content_block_start` had the indices 0 1 2 2."""
     text = f"<thinking>a</thinking>\n\nb {HERMES}"
     events = (Started("i", "m"), BlockStarted(0, Text("")), TextDelta(0, text), BlockEnded(0))

@@ -1,8 +1,8 @@
 """A faulty stream gets the same verdict whether the client uses the upstream's dialect or another.
 
-Each dialect has a table of odd streams. `BROKEN`: a call or block is dropped, merged or left open, or the end is
-missing, and the client gets its dialect's error. `HARMLESS`: nothing is lost, and the stream ends well. `UNREAD`: one
-frame cannot be read (docs/decisions/answers.md#d7).
+Each dialect has two tables of odd streams. `BROKEN`: a call or block is dropped, merged or left open, or the end is
+missing, and the client gets its dialect's error. `HARMLESS`: nothing is lost, and the stream ends well. Other tests put
+one frame that cannot be read into a good stream (docs/decisions/answers.md#d7).
 """
 
 from __future__ import annotations
@@ -405,7 +405,7 @@ def ends_well(client: Dialect, out: bytes) -> bool:
 
 
 @pytest.mark.parametrize(("dialect", "stream"), [*rows(BROKEN)])
-def test_l20_a_broken_stream_ends_with_the_clients_error(dialect: str, stream: Stream) -> None:
+def test_a_broken_stream_ends_with_the_clients_error(dialect: str, stream: Stream) -> None:
     data = b"".join(FRAMING[dialect](*event) for event in stream)
     for translation_plan, passing in ways(dialect):
         for bytewise in (False, True):
@@ -419,7 +419,7 @@ def test_l20_a_broken_stream_ends_with_the_clients_error(dialect: str, stream: S
 
 
 @pytest.mark.parametrize(("dialect", "stream"), [*rows(HARMLESS)])
-def test_l20_a_harmless_oddity_passes(dialect: str, stream: Stream) -> None:
+def test_a_harmless_oddity_passes(dialect: str, stream: Stream) -> None:
     data = b"".join(FRAMING[dialect](*event) for event in stream)
     for translation_plan, passing in ways(dialect):
         for bytewise in (False, True):
@@ -432,7 +432,7 @@ def test_l20_a_harmless_oddity_passes(dialect: str, stream: Stream) -> None:
             assert len(calls) == len({call.id for call in calls})
 
 
-def test_l20_calls_that_share_an_index_are_not_passed_on_as_they_came() -> None:
+def test_calls_that_share_an_index_are_not_passed_on_as_they_came() -> None:
     """Some services number all calls 0. Their frames are written anew, in the same dialect, too: clients merge them."""
     stream = [O_ROLE, _o_call(0, "call_1"), _o_call(0, "call_2"), *O_END]
     data = b"".join(FRAMING["openai"](*event) for event in stream)
@@ -474,7 +474,7 @@ def test_the_error_field_of_old_llama_cpp_servers_is_the_error() -> None:
 
 
 @pytest.mark.parametrize("pieces", [['{"path":"a"}'], ['{"path":', '"a"}']])
-def test_l20_calls_that_share_index_and_name_and_have_no_ids_are_not_merged(pieces: list[str]) -> None:
+def test_calls_that_share_index_and_name_and_have_no_ids_are_not_merged(pieces: list[str]) -> None:
     """The name comes with every piece. Arguments that are whole get no more: what follows is another call."""
     calls = [_o_call(0, "", "read", piece) for _ in range(3) for piece in [*pieces, ""]]
     data = b"".join(FRAMING["openai"](*event) for event in [O_ROLE, *calls, *O_END])
@@ -499,7 +499,7 @@ def bad_frame(dialect: str, kind: str) -> bytes:
 
 @pytest.mark.parametrize("kind", BAD)
 @pytest.mark.parametrize("dialect", GOOD)
-def test_l21_a_frame_that_cannot_be_read_passes_in_its_own_dialect(dialect: str, kind: str) -> None:
+def test_a_frame_that_cannot_be_read_passes_in_its_own_dialect(dialect: str, kind: str) -> None:
     frames = [FRAMING[dialect](*event) for event in GOOD[dialect]]
     bad = bad_frame(dialect, kind)
     for at in range(1, len(frames)):
@@ -514,7 +514,7 @@ def test_l21_a_frame_that_cannot_be_read_passes_in_its_own_dialect(dialect: str,
 
 @pytest.mark.parametrize("kind", BAD)
 @pytest.mark.parametrize("dialect", GOOD)
-def test_l21_a_frame_that_cannot_be_read_is_left_out_unless_a_block_is_open(dialect: str, kind: str) -> None:
+def test_a_frame_that_cannot_be_read_is_left_out_unless_a_block_is_open(dialect: str, kind: str) -> None:
     frames = [FRAMING[dialect](*event) for event in GOOD[dialect]]
     verdicts = set[bool]()
     for at in range(1, len(frames)):
@@ -534,7 +534,7 @@ def test_l21_a_frame_that_cannot_be_read_is_left_out_unless_a_block_is_open(dial
     assert True in verdicts
 
 
-def test_l21_an_error_that_cannot_be_read_is_an_error() -> None:
+def test_an_error_that_cannot_be_read_is_an_error() -> None:
     data = b"".join(FRAMING["anthropic"](*event) for event in A_GOOD[:4]) + b"event: error\ndata: busy\n\n"
     for client in DIALECTS:
         out, answer = translated(planned(client, "anthropic"), data)

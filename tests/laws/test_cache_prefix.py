@@ -30,6 +30,7 @@ from dragoman.wire import jsonio
 from tests import strategies
 
 CLIENTS = ("anthropic", "openai", "responses", "bedrock", "kiro", "gemini", "ollama")
+MARKS = ("cache_control", "prompt_cache_breakpoint")
 HISTORY = {"responses": "input", "gemini": "contents"}  # in all others `messages`; Kiro has two fields
 
 # By name: the dialect, its settings, and the model, where they change what is rendered.
@@ -38,7 +39,10 @@ TARGETS: dict[str, tuple[str, dict[str, object], str]] = {
     "anthropic compatible": ("anthropic", {"signed_thinking": False}, "kimi-k2"),
     "openai": ("openai", {}, "gpt-x"),
     "openai strict": ("openai", {"custom_tools": False, "max_tokens_field": "max_tokens"}, "kimi-k2"),
+    "openai breakpoints": ("openai", {"cache_marks": "on", "cache_long": True}, "gpt-x"),
+    "openai cache_control": ("openai", {"cache_control": True}, "claude-x"),
     "responses": ("responses", {}, "gpt-x"),
+    "responses breakpoints": ("responses", {"cache_marks": "on"}, "gpt-x"),
     "bedrock claude": ("bedrock", {}, "anthropic.claude-x"),
     "bedrock nova": ("bedrock", {}, "amazon.nova-pro"),
     "bedrock mistral": ("bedrock", {}, "mistral.large"),
@@ -115,12 +119,12 @@ def _unmarked(value: Any) -> Any:
         items = [_unmarked(each) for each in value if not (isinstance(each, dict) and each.keys() == {"cachePoint"})]
         return items[0]["text"] if len(items) == 1 and _is_text(items[0]) else items
     if isinstance(value, dict):
-        return {name: _unmarked(each) for name, each in value.items() if name != "cache_control"}
+        return {name: _unmarked(each) for name, each in value.items() if name not in MARKS}
     return value
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, dict) and value.keys() == {"type", "text"} and value["type"] == "text"
+    return isinstance(value, dict) and value.keys() == {"type", "text"} and value["type"] in ("text", "input_text")
 
 
 def hold(client: Dialect, target: str, earlier: Conversation, later: Conversation) -> bool:
@@ -135,7 +139,7 @@ def hold(client: Dialect, target: str, earlier: Conversation, later: Conversatio
     last = len(before) - 1
     assert after[:last] == before[:last]
     assert after[last] == before[last] or (_is_blank_answer(earlier, later) and _goes_on(before[last], after[last]))
-    if _tells_that_thinking_does_not_return(short, long):
+    if _notes_that_thinking_does_not_return(short, long):
         return True
     assert second.tools[: len(first.tools)] == first.tools
     if len(first.tools) != len(second.tools):
@@ -172,7 +176,7 @@ def _new_calls(short: Plan, long: Plan) -> set[str]:
     return {block.name for message in new for block in message.blocks if isinstance(block, ToolCall)}
 
 
-def _tells_that_thinking_does_not_return(short: Plan, long: Plan) -> bool:
+def _notes_that_thinking_does_not_return(short: Plan, long: Plan) -> bool:
     """Whether the new turn is the first that calls tools without the thinking that led to it."""
     return has_unopened_loop(long.translated) and not has_unopened_loop(short.translated)
 

@@ -249,21 +249,21 @@ def holds(case: Case, target: str) -> None:
 
 
 @given(case=anthropic_cases())
-def test_l3_every_tool_that_an_anthropic_client_declares_is_sent_and_keeps_its_place(case: Case) -> None:
+def test_every_tool_that_an_anthropic_client_declares_is_sent_and_keeps_its_place(case: Case) -> None:
     for target in ANTHROPIC_TARGETS:
         note(target)
         holds(case, target)
 
 
 @given(case=responses_cases())
-def test_l3_every_tool_that_a_responses_client_declares_is_sent_and_keeps_its_place(case: Case) -> None:
+def test_every_tool_that_a_responses_client_declares_is_sent_and_keeps_its_place(case: Case) -> None:
     for target in RESPONSES_TARGETS:
         note(target)
         holds(case, target)
 
 
 @given(case=anthropic_cases() | responses_cases())
-def test_l3_a_dialect_writes_its_own_tools_as_they_came(case: Case) -> None:
+def test_a_dialect_writes_its_own_tools_as_they_came(case: Case) -> None:
     own = registry.get(case.source)
     for body in case.bodies:
         call = own.codec.render_request(own.codec.parse_request(own.binding.unwrap(body)))
@@ -272,7 +272,7 @@ def test_l3_a_dialect_writes_its_own_tools_as_they_came(case: Case) -> None:
 
 @pytest.mark.parametrize("target", ANTHROPIC_TARGETS)
 @given(text=st.text(min_size=1).filter(str.strip), before=st.booleans())
-def test_l4_a_summary_reaches_every_target_or_the_request_is_refused(target: str, text: str, before: bool) -> None:
+def test_a_summary_reaches_every_target_or_the_request_is_refused(target: str, text: str, before: bool) -> None:
     client, upstream = registry.get("anthropic"), registry.get(target)
     block = {"type": "compaction", "content": text}
     user = {"role": "user", "content": "hi"}

@@ -23,7 +23,7 @@ from dragoman.model.filter import Note
 from dragoman.response_stream import ResponseTranslator, translate_whole_reply
 from dragoman.translate import plan
 from dragoman.wire import jsonio
-from tests.stories.story import Story, fixed_environment, stories, stream_steps, wire_bytes
+from tests.stories.story import Story, fixed_environment, read_frames, stories, wire_bytes
 
 Outcome: TypeAlias = tuple[Any, Iterable[Note]]
 
@@ -239,8 +239,8 @@ def test_nothing_of_it_is_lost_or_noted_in_its_own_dialect(name: str, body: dict
 def test_unknown_fields_survive_a_round_trip_at_every_place(name: str, body: dict[str, Any]) -> None:
     planted_body = planted(body, PLAIN)
     translation = dragoman.translate_request(planted_body, source=name, target=name)
-    sown = re.findall(r"planted \d+", str(planted_body))
-    assert sown and sorted(sown) == sorted(re.findall(r"planted \d+", str(translation.body)))
+    planted_words = re.findall(r"planted \d+", str(planted_body))
+    assert planted_words and sorted(planted_words) == sorted(re.findall(r"planted \d+", str(translation.body)))
 
 
 # --- answers
@@ -271,8 +271,8 @@ def test_nor_is_one_of_a_stream(story: Story, name: str) -> None:
 
     def written_anew(field: str) -> Outcome:
         encoder = dialect.codec.encoder(conversation, fixed_environment())
-        output = stream_steps(dialect, conversation, with_planted(dialect, text, field))
-        return [_json(payload.data) for step in output for payload in encoder.feed(step.events)], ()
+        output = read_frames(dialect, conversation, with_planted(dialect, text, field))
+        return [_json(payload.data) for decoded in output for payload in encoder.feed(decoded.events)], ()
 
     def translated(field: str) -> Outcome:
         answer = ResponseTranslator(plan(elsewhere, dialect, other_conversation), fixed_environment())
@@ -292,7 +292,7 @@ def test_nor_is_one_of_a_whole_reply(story: Story, name: str) -> None:
         conversation_in(elsewhere, body_of(story, elsewhere.name)),
     )
     text = wire_bytes(dialect, (story.folder / f"{name}.stream").read_bytes())
-    events = tuple(event for step in stream_steps(dialect, conversation, text) for event in step.events)
+    events = tuple(event for decoded in read_frames(dialect, conversation, text) for event in decoded.events)
     if "streams_only" in dialect.codec.capabilities(conversation.model).traits or any(
         isinstance(event, Failed) for event in events
     ):

@@ -67,7 +67,7 @@ _CODECS = st.fixed_dictionaries(
         "special_tokens": st.booleans(),
         "custom_tools": st.booleans(),
         "user_limit": st.sampled_from([1, 2, 64]),
-        "more_knobs": st.just(["top_k"]),
+        "more_sampling": st.just(["top_k"]),
     },
 )
 _SETTINGS = st.builds(TranslationSettings, losses=st.sampled_from(["note", "refuse"]), repair=st.booleans())
@@ -131,8 +131,8 @@ def test_a_plain_request_is_read() -> None:
     assert (plain.conversation.model, plain.conversation.stream, plain.message_count) == ("m", True, 1)
 
 
-_SAID = {"role": "user", "content": "Hi"}
-_ASKED: dict[str, Any] = {"model": "m", "messages": [_SAID]}
+_MESSAGE = {"role": "user", "content": "Hi"}
+_BODY: dict[str, Any] = {"model": "m", "messages": [_MESSAGE]}
 
 
 @pytest.mark.parametrize(
@@ -145,12 +145,12 @@ _ASKED: dict[str, Any] = {"model": "m", "messages": [_SAID]}
         {"messages": [{"role": "user", "content": ""}]},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]},
         {"messages": [{"role": "user", "content": "Hi", "name": "Ann"}]},
-        {"messages": [_SAID, _SAID]},
-        {"messages": [_SAID, {"role": "assistant", "content": "Yes"}]},
-        {"messages": [{"role": "assistant", "content": "Yes"}, _SAID]},
-        {"messages": [_SAID, {"role": "system", "content": "Be brief"}, _SAID]},
+        {"messages": [_MESSAGE, _MESSAGE]},
+        {"messages": [_MESSAGE, {"role": "assistant", "content": "Yes"}]},
+        {"messages": [{"role": "assistant", "content": "Yes"}, _MESSAGE]},
+        {"messages": [_MESSAGE, {"role": "system", "content": "Be brief"}, _MESSAGE]},
         {"messages": [{"role": "system", "content": "Be brief"}]},
-        {"messages": [{"role": "system", "content": "Be brief"}, {"role": "system", "content": "Be kind"}, _SAID]},
+        {"messages": [{"role": "system", "content": "Be brief"}, {"role": "system", "content": "Be kind"}, _MESSAGE]},
         {"max_tokens": 5, "max_completion_tokens": 5},
         {"messages": [{"role": "user", "content": "\ud800"}]},
         {"temperature": 1.5},
@@ -161,7 +161,7 @@ _ASKED: dict[str, Any] = {"model": "m", "messages": [_SAID]}
     ],
 )
 def test_another_request_is_left_to_the_codec(change: dict[str, Any]) -> None:
-    assert _read(json.dumps({**deepcopy(_ASKED), **change}).encode()) is None
+    assert _read(json.dumps({**deepcopy(_BODY), **change}).encode()) is None
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_models_without_end_are_not_all_kept() -> None:
     cache = PlanCache()
     for number in range(1000):
         for model in (f"m{number}", "x" * 300 + str(number)):
-            request = _request({**_ASKED, "model": model})
+            request = _request({**_BODY, "model": model})
             planned, sent = _planned(OPENAI, request, TranslationSettings())
             cache.keep(_plain(request), planned, request, sent)
     assert 0 < len(cache) <= 256
@@ -208,7 +208,7 @@ def test_models_without_end_are_not_all_kept() -> None:
 
 def test_a_limit_of_the_upstream_holds_for_those_who_follow() -> None:
     upstream, cache = configure_dialect(OPENAI, {"user_limit": 8}), PlanCache()
-    short, long = (_request({**_ASKED, "user": user}) for user in ("u", "u" * 9))
+    short, long = (_request({**_BODY, "user": user}) for user in ("u", "u" * 9))
     planned, sent = _planned(upstream, short, TranslationSettings())
     cache.keep(_plain(short), planned, short, sent)
     assert cache.find(OPENAI, _plain(short), "m") is not None

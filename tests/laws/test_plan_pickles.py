@@ -1,4 +1,4 @@
-"""S7: a plan that went through a pickle, as the worker process hands it over, reads answers as the plan itself does."""
+"""A plan that went through a pickle, as the job process hands it over, reads answers as the plan itself does."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from msgspec import structs
 import dragoman.dialects as registry
 from dragoman.dialects.base import Environment
 from dragoman.errors import DragomanError
-from dragoman.gateway.job_worker import JobRunner
+from dragoman.gateway.job_process import JobMessage, JobResult
+from dragoman.gateway.job_runner import JobRunner
 from dragoman.gateway.jobs import ParsedRequest, PlanJob, PlanResult, ReadJob, ResponseJob, make_plan, plan
 from dragoman.gateway.limits import RequestLimits
 from dragoman.gateway.planning import Bounds, parse_within_limits, render_planned
 from dragoman.gateway.response_modes import translate_whole
-from dragoman.gateway.worker_process import JobResult, WorkerJob
 from dragoman.model.conversation import without_messages
 from dragoman.model.events import ResponseLimits
 from dragoman.response_stream import ResponseTranslator, read_whole_reply
@@ -37,7 +37,7 @@ SETTINGS = {
     "repair": TranslationSettings(repair=True),
 }
 ALL = [registry.get(name) for name in registry.names()]
-WORKER = JobRunner(ALL)
+JOB_RUNNER = JobRunner(ALL)
 
 
 def request_of(client: str, *, stream: bool = True, model: str = "claude-sonnet-4.5") -> HttpRequest:
@@ -47,8 +47,8 @@ def request_of(client: str, *, stream: bool = True, model: str = "claude-sonnet-
 
 
 def through_pickles(work: Any, body: bytes | None, request_id: str = "req") -> tuple[Any, bytes]:
-    """What the worker answers to a job, through the bytes that go between the processes."""
-    reply, beside = WORKER.answer(pickle.loads(pickle.dumps(WorkerJob(work, request_id))), body)
+    """What the job process answers to a job, through the bytes that go between the processes."""
+    reply, beside = JOB_RUNNER.answer(pickle.loads(pickle.dumps(JobMessage(work, request_id))), body)
     found: JobResult = pickle.loads(pickle.dumps(reply))
     assert not found.failed
     if found.error is not None:
@@ -73,14 +73,16 @@ def outcome(planned: Plan, upstream: str) -> list[Any]:
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize(("client", "upstream"), list(itertools.product(BODIES, DIALECTS)))
-def test_s7_a_plan_from_the_worker_reads_answers_as_one_made_here(client: str, upstream: str, settings: str) -> None:
+def test_a_plan_from_the_job_process_reads_responses_as_one_from_this_process(
+    client: str, upstream: str, settings: str
+) -> None:
     request = request_of(client)
     head, body = structs.replace(request, body=b""), request.body
-    speaks, target = registry.get(client), registry.get(upstream)
+    client_dialect, target = registry.get(client), registry.get(upstream)
     job = PlanJob(head, BOUNDS, target, "claude-sonnet-4.5", SETTINGS[settings])
-    call = speaks.binding.match(request)
+    call = client_dialect.binding.match(request)
     assert call is not None
-    known = ParsedRequest(speaks, request, parse_within_limits(speaks, call, len(body), BOUNDS)[0])
+    known = ParsedRequest(client_dialect, request, parse_within_limits(client_dialect, call, len(body), BOUNDS)[0])
     try:
         planned, _ = make_plan(job, known)
     except DragomanError as error:
@@ -92,29 +94,29 @@ def test_s7_a_plan_from_the_worker_reads_answers_as_one_made_here(client: str, u
     assert read.dialect == client
     assert (read.call.model, read.call.stream) == (call.model, call.stream)
     found: PlanResult
-    found, beside = through_pickles(job, None)  # the worker remembers what it has read
+    found, beside = through_pickles(job, None)  # the job process remembers what it has read
     sent, note = render_planned(planned, request, BOUNDS.max_body)
     assert found.request is not None
     assert structs.replace(found.request, body=body if found.verbatim else beside) == structs.replace(sent)
     notes = [note for some in found.notes for note in pickle.loads(some)]
     assert (tuple(notes), found.note, found.verbatim) == (planned.notes, note, sent.body is request.body)
-    theirs = structs.replace(found.plan, client=speaks, upstream=target, notes=tuple(notes))
-    assert theirs.verbatim == planned.verbatim and theirs.keeps_frames == planned.keeps_frames
-    assert outcome(theirs, upstream) == outcome(planned, upstream)
+    expected_plan = structs.replace(found.plan, client=client_dialect, upstream=target, notes=tuple(notes))
+    assert expected_plan.verbatim == planned.verbatim and expected_plan.keeps_frames == planned.keeps_frames
+    assert outcome(expected_plan, upstream) == outcome(planned, upstream)
 
 
 @pytest.mark.parametrize(("client", "upstream"), list(itertools.product(BODIES, DIALECTS)))
-def test_s7_a_whole_answer_from_the_worker_is_the_one_made_here(
+def test_a_whole_response_from_the_job_process_is_the_same_as_without_it(
     client: str, upstream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.gateway.response_modes.SYSTEM_ENVIRONMENT", ENVIRONMENT)
     monkeypatch.setattr(
         "dragoman.gateway.response_modes.read_whole_reply", partial(read_whole_reply, environment=ENVIRONMENT)
     )
-    request, speaks, target = request_of(client, stream=False), registry.get(client), registry.get(upstream)
-    call = speaks.binding.match(request)
+    request, client_dialect, target = request_of(client, stream=False), registry.get(client), registry.get(upstream)
+    call = client_dialect.binding.match(request)
     assert call is not None
-    known = ParsedRequest(speaks, request, parse_within_limits(speaks, call, 1, BOUNDS)[0])
+    known = ParsedRequest(client_dialect, request, parse_within_limits(client_dialect, call, 1, BOUNDS)[0])
     try:
         planned, _ = make_plan(PlanJob(request, BOUNDS, target, "claude-sonnet-4.5", TranslationSettings()), known)
     except DragomanError:

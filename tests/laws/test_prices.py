@@ -84,19 +84,19 @@ def test_the_cost_of_two_requests_is_the_sum_up_to_one_nano_dollar(rates: Rates,
 
 @given(RATES, usages(), st.integers(0, 10**7))
 @example(Rates(1, 0, 0, 0, 0, 0), Usage(input=1), 0)
-def test_a_cost_is_the_exact_sum_rounded_up(rates: Rates, usage: Usage, kept: int) -> None:
-    kept = min(kept, usage.cache_write)
-    spoken = usage.output - usage.reasoning
+def test_a_cost_is_the_exact_sum_rounded_up(rates: Rates, usage: Usage, hour_writes: int) -> None:
+    hour_writes = min(hour_writes, usage.cache_write)
+    text_tokens = usage.output - usage.reasoning
     exact = Fraction(
         usage.input * rates.input
-        + spoken * rates.output
+        + text_tokens * rates.output
         + usage.reasoning * rates.reasoning
         + usage.cache_read * rates.cache_read
-        + (usage.cache_write - kept) * rates.cache_write
-        + kept * rates.cache_write_1h,
+        + (usage.cache_write - hour_writes) * rates.cache_write
+        + hour_writes * rates.cache_write_1h,
         1000,
     )
-    cost = Price(models=("m",), provider="p", rates=rates).cost(usage, cache_write_1h=kept)
+    cost = Price(models=("m",), provider="p", rates=rates).cost(usage, cache_write_1h=hour_writes)
     assert type(cost) is int
     assert 0 <= cost - exact < 1
     assert (cost == 0) == (exact == 0)

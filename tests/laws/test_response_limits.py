@@ -1,4 +1,4 @@
-"""S2: an endless response never makes the memory of a translation grow, whatever it repeats, for every client dialect.
+"""An endless response never makes the memory of a translation grow, whatever it repeats, for every client dialect.
 
 Every pair of dialects is fed answers that repeat one thing many times over, with small limits. What is held afterwards
 is measured by walking through all objects that the answer refers to.
@@ -59,7 +59,7 @@ LIMITS = ResponseLimits(answer=32 * 1024, blocks=48, choices=6)
 FEW_NOTES = 20
 FRAMES = 400
 MUCH = 6 * LIMITS.answer  # bytes of frames
-HELD = 3 * LIMITS.answer  # that may be held when the answer is over, or goes on
+MAX_BUFFERED = 3 * LIMITS.answer  # that may be held when the answer is over, or goes on
 WORDS = "words of an answer that has no end " * 16
 ENDLESS = ResponseLimits(sys.maxsize, sys.maxsize, sys.maxsize)
 FAMILIES = {name: registry.get(name).codec.family for name in DIALECTS}
@@ -399,7 +399,7 @@ def bounded(
     before = memory_of(answer)
     out = fed(answer, stream(planned.upstream, shape))
     grown = memory_of(answer) - before
-    assert grown < HELD, f"{name}: {grown} bytes are held"
+    assert grown < MAX_BUFFERED, f"{name}: {grown} bytes are held"
     if answer.fault is not None:
         assert answer.is_over
         assert isinstance(laws.decode_events(planned.client, out)[-1], Failed), f"{name}: no error at the end"
@@ -408,7 +408,7 @@ def bounded(
 
 @pytest.mark.parametrize("client", DIALECTS)
 @pytest.mark.parametrize("upstream", DIALECTS)
-def test_s2_no_answer_makes_a_translation_grow(client: str, upstream: str) -> None:
+def test_no_answer_makes_a_translation_grow(client: str, upstream: str) -> None:
     settings = TranslationSettings(raw_tools="auto", think_tags=True)
     for name, shape in shapes_of(upstream).items():
         for how in (TranslationSettings(), settings):
@@ -417,14 +417,14 @@ def test_s2_no_answer_makes_a_translation_grow(client: str, upstream: str) -> No
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_s2_no_answer_makes_a_reader_that_follows_it_grow(name: str) -> None:
+def test_no_answer_makes_a_reader_that_follows_it_grow(name: str) -> None:
     dialect = registry.get(name)
     for shape_name, shape in shapes_of(name).items():
         bounded(plan(dialect, dialect, make_conversation()), PassThrough, shape_name, shape)
 
 
 @pytest.mark.parametrize("upstream", [name for name in DIALECTS if FAMILIES[name] != "responses"])
-def test_s2_what_is_stored_of_an_answer_is_counted(upstream: str) -> None:
+def test_what_is_stored_of_an_answer_is_counted(upstream: str) -> None:
     memory, owner = ResponseStore(), Owner("a")
     for name, shape in shapes_of(upstream).items():
         client = registry.get("responses")
@@ -455,7 +455,7 @@ ENDED = ("calls", "long_ids", "open_calls", "thoughts", "alternating", "choices"
 
 @pytest.mark.parametrize("client", DIALECTS)
 @pytest.mark.parametrize("upstream", DIALECTS)
-def test_s2_a_limit_ends_the_stream_with_an_error(client: str, upstream: str) -> None:
+def test_a_limit_ends_the_stream_with_an_error(client: str, upstream: str) -> None:
     names = ENDED + (("arguments", "text", "odd_arguments") if FAMILIES[client] == "responses" else ())
     for name in names:
         shape = shapes_of(upstream).get(name)
@@ -473,7 +473,7 @@ KEEPING = ("responses",)  # these repeat the whole text at the end, so it has to
 
 @pytest.mark.parametrize("client", [name for name in DIALECTS if FAMILIES[name] not in KEEPING])
 @pytest.mark.parametrize("upstream", [name for name in DIALECTS if FAMILIES[name] not in KEEPING])
-def test_s2_what_need_not_be_kept_goes_on(client: str, upstream: str) -> None:
+def test_what_need_not_be_kept_goes_on(client: str, upstream: str) -> None:
     names = ["text", "short_text", "usage", "empty", "blanks", "unknown", "pings", "logprobs", "changing field"]
     for name in names:
         shape = shapes_of(upstream).get(name)
@@ -483,7 +483,7 @@ def test_s2_what_need_not_be_kept_goes_on(client: str, upstream: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in DIALECTS if FAMILIES[name] not in KEEPING])
-def test_s2_what_passes_as_it_came_goes_on(name: str) -> None:
+def test_what_passes_as_it_came_goes_on(name: str) -> None:
     dialect = registry.get(name)
     for shape in (text, short_text, usage, empty, blanks):
         answer = bounded(plan(dialect, dialect, make_conversation()), PassThrough, shape.__name__, shape)

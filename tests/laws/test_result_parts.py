@@ -221,7 +221,7 @@ def names(note: Note, path: str, root: str) -> bool:
 
 
 @given(content=PARTS)
-def test_l1_a_result_keeps_every_string_or_a_note_names_it(content: list[Any]) -> None:
+def test_a_result_keeps_every_string_or_a_note_names_it(content: list[Any]) -> None:
     content = numbered(content, iter(range(1000)))
     for source in NAMES:
         for target in NAMES:
@@ -266,7 +266,7 @@ OWN: dict[str, list[Any]] = {  # parts that a dialect can carry, among them one 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_l1_a_dialect_gets_its_own_parts_back_as_they_came(name: str) -> None:
+def test_a_dialect_gets_its_own_parts_back_as_they_came(name: str) -> None:
     body, _ = translated(name, name, OWN[name])
     assert jsonio.encode(OWN[name]).decode() in body
 
@@ -289,7 +289,7 @@ def test_l1_a_dialect_gets_its_own_parts_back_as_they_came(name: str) -> None:
     ],
     ids=lambda part: f"{part['type']}-{[*part][-1]}",
 )
-def test_l1_rows_of_the_findings(part: Body, source: str, target: str) -> None:
+def test_rows_of_the_findings(part: Body, source: str, target: str) -> None:
     body, notes = translated(source, target, [part])
     assert "MARK" in body
     assert NO_OUTPUT not in body
@@ -299,7 +299,7 @@ def test_l1_rows_of_the_findings(part: Body, source: str, target: str) -> None:
 
 @pytest.mark.parametrize("source", ["anthropic", "openai"])
 @pytest.mark.parametrize("target", NAMES)
-def test_l1_a_text_part_without_text_is_empty(source: str, target: str) -> None:
+def test_a_text_part_without_text_is_empty(source: str, target: str) -> None:
     body, _ = translated(source, target, [{"type": "text"}, {"type": "text", "text": "MARK"}])
     assert "MARK" in body
     assert '\\"type\\"' not in body  # its JSON as text

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.load.clients import CLIENTS
+from tests.load.clients import CLIENTS, SESSION
 from tests.load.fairness import run as fairness_run
 from tests.load.run import MIB, LoadPlan, Report, Sample, run
 from tests.load.upstream import DIALECTS
@@ -41,22 +41,22 @@ def main() -> int:
     )
     with tempfile.TemporaryDirectory() as folder:
         report = run(plan, Path(folder), _Lines() if arguments.soak else None)
-    troubles = report.troubles()
+    problems = report.problems()
     if arguments.soak and report.slope() * seconds > _STEADY * report.level.memory:
-        troubles.append(f"memory grows by {report.slope() * 3600 / MIB:.1f} MiB an hour")
+        problems.append(f"memory grows by {report.slope() * 3600 / MIB:.1f} MiB an hour")
     print(_table(report))
-    print("; ".join(troubles) if troubles else "none lost, none mixed, nothing left over")
-    unfair = 0 if arguments.soak else _fairness()
-    return 1 if troubles else unfair
+    print("; ".join(problems) if problems else "none lost, none mixed, nothing left over")
+    exit_status = 0 if arguments.soak else _fairness()
+    return 1 if problems else exit_status
 
 
 def _fairness() -> int:
     with tempfile.TemporaryDirectory() as folder:
         fairness = fairness_run(Path(folder))
-    troubles = fairness.troubles()
+    problems = fairness.problems()
     print(fairness.table())
-    print("; ".join(troubles) if troubles else "fair")
-    return 1 if troubles else 0
+    print("; ".join(problems) if problems else "fair")
+    return 1 if problems else 0
 
 
 class _Lines:
@@ -79,7 +79,7 @@ class _Lines:
 def _table(report: Report) -> str:
     tally = report.tally
     rows = [f"{'answers checked':16}" + "".join(f"{name:>11}" for name in DIALECTS)]
-    for client in CLIENTS:
+    for client in (*CLIENTS, SESSION):
         rows.append(f"{client:16}" + "".join(f"{tally.pairs[client, name]:11}" for name in DIALECTS))
     rows += ["", f"{'':16}{'start':>11}{'level':>11}{'peak':>11}{'end':>11}"]
     start, level, end = report.start, report.level, report.end

@@ -13,6 +13,10 @@ import time
 from dataclasses import dataclass, field
 from functools import cache
 
+from wsproto import ConnectionType, WSConnection
+from wsproto.connection import ConnectionState
+from wsproto.events import AcceptConnection, CloseConnection, Ping, Request, TextMessage
+
 import dragoman.dialects as registry
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
@@ -24,12 +28,17 @@ from tests.load.payload import NAME_PLACEHOLDER, TOOL, UNPACED_PREFIX, expected_
 from tests.load.upstream import DIALECTS
 
 CLIENTS = tuple(RESPONSE_PARSERS)
-PAIRS = tuple(itertools.product(CLIENTS, DIALECTS))
+SESSION = "websocket"  # a client of Responses over WebSocket
+HTTP_PAIRS = tuple(itertools.product(CLIENTS, DIALECTS))
+SESSION_PAIRS = tuple((SESSION, upstream) for upstream in DIALECTS)
+PAIRS = HTTP_PAIRS + SESSION_PAIRS
 _FIELDS: Json = {"city": {"type": "string"}, "note": {"type": "string"}}
 _TOOL = ToolSpec(TOOL, "Tell the weather.", {"type": "object", "properties": _FIELDS, "required": ["city"]})
 _FINISHES = {"tool_use", "tool_calls", "end_turn", "stop", "STOP", "completed"}
+_SESSIONS = len(CLIENTS) + 1  # one connection of so many is a session
 _REUSED = 4  # requests on one connection
-_PATIENCE = 120.0  # seconds for one response
+_SESSION_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
+_TIMEOUT = 120.0  # seconds for one response
 
 
 @dataclass
@@ -73,8 +82,10 @@ def _template(url: str, client: str, upstream: str) -> tuple[bytes, bytes]:
 
 
 def _request(url: str, client: str, upstream: str, name: str) -> bytes:
-    head, body = _template(url, client, upstream)
+    head, body = _template(url, "responses" if client == SESSION else client, upstream)
     body = body.replace(NAME_PLACEHOLDER.encode(), request_text(name).encode())
+    if client == SESSION:
+        return json.dumps({"type": "response.create", **json.loads(body)}).encode()
     return head + b"\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
@@ -86,7 +97,8 @@ class LoadClients:
         self._prefix = UNPACED_PREFIX if hasty else "ff"
         self._url = url
         self._chance = random.Random(seed)
-        self._turn = itertools.count(seed * 7)
+        self._connections, self._turns = itertools.count(), itertools.count(seed * 7)
+        self._session_turns = itertools.count()
         self._live: set[_Stream] = set()
         self._most = 0
 
@@ -114,7 +126,8 @@ class LoadClients:
     async def _client(self, until: float, index: int, slow: float) -> None:
         await asyncio.sleep(self._chance.random() * 0.5)  # spread the starts
         while time.monotonic() < until and not self._enough():
-            stream = _Stream(self._url, slow=self._chance.random() < slow)
+            make = _Stream if next(self._connections) % _SESSIONS else _Session
+            stream = make(self._url, slow=self._chance.random() < slow)
             self._live.add(stream)
             try:
                 await self._connection(stream, until)
@@ -127,7 +140,10 @@ class LoadClients:
 
     async def _connection(self, stream: _Stream, until: float) -> None:
         for _ in range(_REUSED):
-            client, upstream = PAIRS[next(self._turn) % len(PAIRS)]
+            if isinstance(stream, _Session):
+                client, upstream = SESSION_PAIRS[next(self._session_turns) % len(SESSION_PAIRS)]
+            else:
+                client, upstream = HTTP_PAIRS[next(self._turns) % len(HTTP_PAIRS)]
             name = f"{self._prefix}{self._chance.getrandbits(56):014x}"
             tally = self.tally
             tally.requests += 1
@@ -135,12 +151,12 @@ class LoadClients:
             tally.most = max(tally.most, tally.open)
             where = f"{client} → {upstream} {name}"
             try:
-                async with asyncio.timeout(_PATIENCE):
+                async with asyncio.timeout(_TIMEOUT):
                     status, body = await stream.ask(_request(self._url, client, upstream, name))
                 tally.bytes += len(body)
-                trouble = _problem_of(client, name, status, body)
-                if trouble:
-                    tally.wrong.append(f"{where}: {trouble}")
+                problem = _problem_of(client, name, status, body)
+                if problem:
+                    tally.wrong.append(f"{where}: {problem}")
                 else:
                     tally.right += 1
                     tally.pairs[client, upstream] += 1
@@ -177,6 +193,12 @@ class _Stream:
             raise
 
     async def _ask(self, raw: bytes) -> tuple[int, bytes]:
+        reader, writer = await self._connected()
+        writer.write(raw)
+        await writer.drain()
+        return await self._read(reader)
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._writer is None or self._reader is None:
             sock = socket.socket()
             sock.setblocking(False)
@@ -190,9 +212,7 @@ class _Stream:
             except BaseException:
                 sock.close()
                 raise
-        self._writer.write(raw)
-        await self._writer.drain()
-        return await self._read(self._reader)
+        return self._reader, self._writer
 
     async def _read(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -224,12 +244,63 @@ class _Stream:
                 await self._writer.wait_closed()
 
 
+class _Session(_Stream):
+    """One WebSocket connection. Its events are returned as a stream of Responses, which they are over HTTP."""
+
+    def __init__(self, url: str, *, slow: bool) -> None:
+        super().__init__(url, slow=slow)
+        self._websocket = WSConnection(ConnectionType.CLIENT)
+        self._host = url.removeprefix("http://")
+
+    async def _ask(self, raw: bytes) -> tuple[int, bytes]:
+        reader, writer = await self._connected()
+        if self._websocket.state is ConnectionState.CONNECTING:
+            key = (b"authorization", f"Bearer {KEY}".encode())
+            writer.write(self._websocket.send(Request(self._host, "/v1/responses", extra_headers=[key])))
+            while self._websocket.state is ConnectionState.CONNECTING:
+                await self._receive(reader)
+                if [each for each in self._websocket.events() if not isinstance(each, AcceptConnection)]:
+                    raise Lost("the handshake was refused")
+        writer.write(self._websocket.send(TextMessage(raw.decode())))
+        await writer.drain()
+        return await self._events(reader, writer)
+
+    async def _receive(self, reader: asyncio.StreamReader) -> None:
+        data = await reader.read(2048 if self._slow else 1 << 16)
+        if not data:
+            raise Lost("the connection ended")
+        self._websocket.receive_data(data)
+
+    async def _events(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[int, bytes]:
+        frames, text = list[str](), ""
+        while True:
+            await self._receive(reader)
+            if self._slow:
+                await asyncio.sleep(0.05)
+            for event in self._websocket.events():
+                match event:
+                    case TextMessage(data=piece, message_finished=is_last):
+                        text += piece
+                        if is_last:
+                            kind = json.loads(text)["type"]
+                            frames.append(f"event: {kind}\ndata: {text}\n\n")
+                            text = ""
+                            if kind in _SESSION_ENDS:
+                                return 200 if kind != "error" else 500, "".join(frames).encode()
+                    case Ping():
+                        writer.write(self._websocket.send(event.response()))
+                    case CloseConnection(code=code):
+                        raise Lost(f"closed with {code}")
+                    case _:
+                        pass
+
+
 def _problem_of(client: str, name: str, status: int, body: bytes) -> str:
     """Return how a response differs from the expected one; empty if it does not."""
     if status != 200:
         return f"{status}: {body[:200]!r}"
     try:
-        parsed = RESPONSE_PARSERS[client](body)
+        parsed = RESPONSE_PARSERS["responses" if client == SESSION else client](body)
         arguments = parsed.arguments()
     except (ValueError, KeyError, TypeError) as error:
         return f"it cannot be read: {error!r}"

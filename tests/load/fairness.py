@@ -28,7 +28,7 @@ from tests.load.gateway import (
 from tests.load.payload import UNPACED_PREFIX
 
 MAX_RATIO = 3.0
-LEAST_SAMPLES = 500
+MIN_SAMPLES = 500
 _LONGEST = 40.0  # seconds for one part
 _GAP = 0.005  # seconds between two requests
 _WARM = 20  # requests that are not counted
@@ -56,9 +56,9 @@ class Fairness:
     def ratio(self) -> float:
         return self.parts[2].at(0.99) / self.parts[1].at(0.99)
 
-    def troubles(self) -> list[str]:
-        found = [f"{part.name}: {len(part.waits)} answers" for part in self.parts if len(part.waits) < LEAST_SAMPLES]
-        found += [f"{part.name}: {each}" for part in self.parts for each in part.load.get("trouble", [])]
+    def problems(self) -> list[str]:
+        found = [f"{part.name}: {len(part.waits)} answers" for part in self.parts if len(part.waits) < MIN_SAMPLES]
+        found += [f"{part.name}: {each}" for part in self.parts for each in part.load.get("problem", [])]
         idle = [part.name for part in self.parts[1:] if not part.load.get("bodies") or not part.load.get("deltas")]
         found += [f"{name}: there was no load" for name in idle]
         if self.ratio > MAX_RATIO:
@@ -115,7 +115,7 @@ async def _ask(gateway: Gateway, samples: int) -> list[float]:
         began = time.monotonic()
         status, body, _ = await exchange(reader, writer, request)
         waits.append(time.monotonic() - began)
-        assert not (trouble := _problem_of(_CLIENT, name, status, body)), trouble
+        assert not (problem := _problem_of(_CLIENT, name, status, body)), problem
         await asyncio.sleep(_GAP)
     writer.close()
     return waits[_WARM:]

@@ -125,10 +125,10 @@ async def clients(port: int) -> None:
     working = [asyncio.create_task(work(port, counts)) for work in (_send_bodies, _read_deltas)]
     ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     done, _ = await asyncio.wait([*working, asyncio.ensure_future(ended)], return_when=asyncio.FIRST_COMPLETED)
-    trouble = [str(task.exception()) for task in working if task in done]
+    problem = [str(task.exception()) for task in working if task in done]
     for task in working:
         task.cancel()
-    print(json.dumps(counts | {"seconds": time.monotonic() - began, "trouble": trouble}), flush=True)
+    print(json.dumps(counts | {"seconds": time.monotonic() - began, "problem": problem}), flush=True)
 
 
 if __name__ == "__main__":

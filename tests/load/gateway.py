@@ -145,13 +145,13 @@ def start_gateway_process(folder: Path, text: str, first: str = "", *, log: bool
     config.write_text(text)
     config.chmod(0o600)
     places = ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME")
-    surroundings = {"PATH": os.environ.get("PATH", ""), **dict.fromkeys(places, str(folder))}
+    variables = {"PATH": os.environ.get("PATH", ""), **dict.fromkeys(places, str(folder))}
     launched = [sys.executable, "-c", _LAUNCH, str(folder / "tasks"), first]
     command = [*launched, "serve", "--config", str(config), "--quiet"]
     with ExitStack() as stack:
         stderr: int | IO[bytes] = stack.enter_context((folder / "log").open("ab")) if log else subprocess.PIPE
         process = stack.enter_context(
-            subprocess.Popen(command, env=surroundings, stdout=subprocess.PIPE, stderr=stderr, text=True)
+            subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=stderr, text=True)
         )
         try:
             assert process.stdout is not None

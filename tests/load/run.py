@@ -59,7 +59,7 @@ class Report:
         spread = sum((each.at - middle) ** 2 for each in samples)
         return sum((each.at - middle) * (each.memory - mean) for each in samples) / spread if spread else 0.0
 
-    def troubles(self) -> list[str]:
+    def problems(self) -> list[str]:
         tally, found = self.tally, []
         if tally.lost:
             found.append(f"{len(tally.lost)} lost, as {tally.lost[0]}")
@@ -97,7 +97,7 @@ def run(plan: LoadPlan, folder: Path, watch: Callable[[Sample], None] | None = N
 def _sampled(
     gateway: Gateway, crowd: LoadClients, samples: list[Sample], watch: Callable[[Sample], None] | None
 ) -> Iterator[None]:
-    began, over = time.monotonic(), threading.Event()
+    began, finished = time.monotonic(), threading.Event()
 
     def look() -> None:
         tally = crowd.tally
@@ -107,7 +107,7 @@ def _sampled(
             watch(samples[-1])
 
     def run() -> None:
-        while not over.wait(_SAMPLED):
+        while not finished.wait(_SAMPLED):
             look()
 
     thread = threading.Thread(target=run, daemon=True)
@@ -115,6 +115,6 @@ def _sampled(
     try:
         yield
     finally:
-        over.set()
+        finished.set()
         thread.join()
         look()

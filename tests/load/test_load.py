@@ -19,14 +19,14 @@ from tests.load.upstream import DIALECTS
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 def test_64_streams_of_mixed_dialects_are_complete_and_leak_nothing(tmp_path: Path) -> None:
     report = run(LoadPlan(64, 2.5, answer=0.7, warm=1.0, filling=400), tmp_path)
-    assert not report.troubles()
+    assert not report.problems()
     assert report.tally.most == 64 and len(report.tally.pairs) == len(PAIRS)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 def test_clients_that_disconnect_or_read_slowly_leak_nothing(tmp_path: Path) -> None:
     report = run(LoadPlan(48, 2.5, answer=0.7, warm=1.5, filling=300, chaos=True, slow=0.1), tmp_path)
-    assert not report.troubles()
+    assert not report.problems()
     assert report.tally.left
 
 
@@ -44,7 +44,7 @@ def test_a_mixed_or_truncated_response_is_detected() -> None:
 
 # --- the verdict of `make load LOAD=--fairness`; the measurement itself takes half a minute
 
-LOAD = {"bodies": 3, "deltas": 1000, "seconds": 2.0, "trouble": []}
+LOAD = {"bodies": 3, "deltas": 1000, "seconds": 2.0, "problem": []}
 
 
 def measured(beside: float, same: float, load: dict[str, object] = LOAD, samples: int = 600) -> Fairness:
@@ -59,15 +59,15 @@ def measured(beside: float, same: float, load: dict[str, object] = LOAD, samples
 
 
 def test_three_times_the_wait_is_fair_and_more_is_not() -> None:
-    assert not measured(0.010, 0.010 * MAX_RATIO).troubles()
-    assert "more than 3" in measured(0.010, 0.031).troubles()[0]
+    assert not measured(0.010, 0.010 * MAX_RATIO).problems()
+    assert "more than 3" in measured(0.010, 0.031).problems()[0]
     assert "600" in measured(0.010, 0.020).table()
 
 
 def test_a_measurement_without_load_or_samples_does_not_count() -> None:
-    assert measured(0.010, 0.010, LOAD | {"bodies": 0}).troubles() == ["same: there was no load"]
-    assert measured(0.010, 0.010, LOAD | {"trouble": ["it ended"]}).troubles() == ["same: it ended"]
-    assert len(measured(0.010, 0.010, samples=400).troubles()) == 3
+    assert measured(0.010, 0.010, LOAD | {"bodies": 0}).problems() == ["same: there was no load"]
+    assert measured(0.010, 0.010, LOAD | {"problem": ["it ended"]}).problems() == ["same: it ended"]
+    assert len(measured(0.010, 0.010, samples=400).problems()) == 3
 
 
 def test_the_large_body_has_its_stated_size_and_is_within_the_limits() -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import structs
 
 from dragoman.cli.explain import render_request
+from dragoman.cli.layout import fold
 from dragoman.cli.log import LinePrinter
 from dragoman.cli.reload import result_lines
 from dragoman.cli.status import render_status
@@ -32,6 +33,7 @@ from dragoman.wire.jsonio import Json
 
 FOLDER = Path(__file__).parent
 WIDTHS = (80, 120)
+_NARROW = (40, 60)
 NOW = 1_785_765_791.0  # 2026-08-03 14:03:11 UTC
 PLAIN = Paint(None)
 IDS = [f"req_{int(NOW * 1000) - 90_000 + number * 700:012x}5f1c0a9b3d2e{number:08x}" for number in range(9)]
@@ -60,8 +62,15 @@ def all_screens() -> dict[str, str]:
     for columns in WIDTHS:
         with _terminal(columns):
             for name, render in _SCREENS.items():
-                found[f"{name}-{columns}.txt"] = "\n".join(line.rstrip() for line in render(columns)) + "\n"
+                found[f"{name}-{columns}.txt"] = _as_text(render(columns))
+    for columns in _NARROW:
+        with _terminal(columns):
+            found[f"top-{columns}.txt"] = _as_text(render_screen(activity(), TopView(), NOW, columns, 20, PLAIN))
     return found
+
+
+def _as_text(lines: Iterable[str]) -> str:
+    return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 # --- requests
@@ -114,7 +123,7 @@ def _requests() -> list[LoggedRequest | LogLine]:
 
 def _log(*, notes: bool) -> Callable[[int], Iterator[str]]:
     def render(columns: int) -> Iterator[str]:
-        printer = LinePrinter(as_json=False, notes=notes, paint=PLAIN)
+        printer = LinePrinter(as_json=False, notes=notes, paint=PLAIN, columns=columns)
         for line in _requests():
             encoded = jsonio.encode(line)
             for text in printer.text(encoded, jsonio.decode_object(encoded) or {}):
@@ -134,7 +143,7 @@ def _explained(number: int) -> Callable[[int], Iterator[str]]:
 
 
 def _report(columns: int) -> Iterator[str]:
-    asked = (
+    body = (
         '{"model":"claude-sonnet-4.5","max_tokens":100,"messages":[{"role":"user","content":"What is the weather?"}]}'
     )
     state = '{"currentMessage":{"userInputMessage":{"content":"What is the weather?"}},"chatTriggerType":"MANUAL"}'
@@ -148,7 +157,7 @@ def _report(columns: int) -> Iterator[str]:
         dialect="kiro",
         model="claude-sonnet-4.5",
         fault="Improperly formed request.",
-        request=RecordedMessage("POST /v1/messages", (("x-api-key", "***"), ("content-length", "104")), asked),
+        client_request=RecordedMessage("POST /v1/messages", (("x-api-key", "***"), ("content-length", "104")), body),
         sent=RecordedMessage(
             "POST /generateAssistantResponse",
             (("host", "q.us-east-1.amazonaws.com"), ("authorization", "***"), ("user-agent", "dragoman/0.1.0")),
@@ -175,7 +184,8 @@ def _status(columns: int) -> Iterator[str]:
     kiro |= {"credentials": [{"name": "store", "state": "ok", "expires_at": NOW + 3000}]}
     status: dict[str, Json] = {"version": "0.1.0", "state": "ready", "pid": 4711, "started_at": NOW - 7000}
     status |= {"in_flight": 2, "config": "/home/me/.config/dragoman/config.toml", "restart_needed": ["server.port"]}
-    return render_status({**status, "upstreams": [kiro]}, NOW, PLAIN)
+    lines = render_status({**status, "upstreams": [kiro]}, NOW, PLAIN)
+    return (each for line in lines for each in fold(line, columns, rest="      "))
 
 
 def _reload(columns: int) -> Iterator[str]:

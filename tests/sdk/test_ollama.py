@@ -45,7 +45,7 @@ def get_weather(city: str) -> str:
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("dialect", UPSTREAMS)
 def test_a_tool_loop_runs(harness: GatewayHarness, dialect: str, streamed: bool) -> None:
-    messages: list[dict[str, Any]] = [{"role": "user", "content": "Tell me about get_weather."}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Please use get_weather."}]
     ran, text = [], ""
     for _ in range(4):
         with client(harness) as asking:
@@ -70,6 +70,6 @@ def test_the_library_reads_model_lists_and_errors(harness: GatewayHarness) -> No
     with client(harness) as asking, pytest.raises(ollama.ResponseError) as refused:
         asking.chat(model="ollama-m", messages=[{"role": "user", "content": "x"}], options={"temperature": "hot"})
     assert refused.value.status_code == 400 and "temperature" in refused.value.error
-    with client(harness, "wrong") as stranger, pytest.raises(ollama.ResponseError) as refused:
-        list(stranger.chat(model="ollama-m", messages=[{"role": "user", "content": "x"}], stream=True))
+    with client(harness, "wrong") as refused_client, pytest.raises(ollama.ResponseError) as refused:
+        list(refused_client.chat(model="ollama-m", messages=[{"role": "user", "content": "x"}], stream=True))
     assert refused.value.status_code == 401

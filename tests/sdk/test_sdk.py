@@ -260,7 +260,7 @@ def test_a_tool_loop_runs_and_returns_signatures(
     )
     asking = client(harness)  # it closes when the last reference is gone
     chat = asking.chats.create(model=f"gemini-3-{dialect}", config=config)
-    question = "Tell me about get_weather."
+    question = "Please use get_weather."
     if streamed:
         text = "".join(chunk.text or "" for chunk in chat.send_message_stream(question))
     else:
@@ -286,7 +286,7 @@ def test_googles_sdk_reads_counts_model_lists_and_errors(
     with pytest.raises(genai.errors.ClientError, match=r"contents\[0\].role") as refused:
         asking.models.generate_content(model="gemini-3-openai", contents=[bad])
     assert (refused.value.code, refused.value.status) == (400, "INVALID_ARGUMENT")
-    stranger = genai.Client(api_key="wrong", http_options=genai.types.HttpOptions(base_url=harness.url))
+    refused_client = genai.Client(api_key="wrong", http_options=genai.types.HttpOptions(base_url=harness.url))
     with pytest.raises(genai.errors.ClientError) as unknown:
-        stranger.models.generate_content(model="gemini-3-openai", contents="x")
+        refused_client.models.generate_content(model="gemini-3-openai", contents="x")
     assert unknown.value.code == 401

@@ -106,7 +106,7 @@ def check(name: str, harness: GatewayHarness, simulator: Simulator) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("name", UPSTREAMS)
-def test_l2_the_python_tool_runner_completes_its_loop(name: str, stream: bool, tmp_path: Path) -> None:
+def test_the_python_tool_runner_completes_its_loop(name: str, stream: bool, tmp_path: Path) -> None:
     with gateway([name], tmp_path) as (harness, simulators):
         question: Any = [{"role": "user", "content": "go"}]
         with anthropic.Anthropic(api_key=KEY, base_url=harness.url, max_retries=0) as client:
@@ -120,7 +120,7 @@ def test_l2_the_python_tool_runner_completes_its_loop(name: str, stream: bool, t
 
 @pytest.mark.node
 @pytest.mark.parametrize("stream", ["0", "1"], ids=["whole", "stream"])
-def test_l2_the_typescript_tool_runner_completes_its_loop(stream: str, tmp_path: Path) -> None:
+def test_the_typescript_tool_runner_completes_its_loop(stream: str, tmp_path: Path) -> None:
     with gateway(list(UPSTREAMS), tmp_path) as (harness, simulators):
         done = subprocess.run(
             ["node", "runner.mjs", *(f"to-{name}" for name in UPSTREAMS)],

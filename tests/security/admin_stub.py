@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dragoman.gateway.activity import Activity
+from dragoman.gateway.inspector_config import RecordLevel
 from dragoman.gateway.recent import LogPage, LogQuery
 from dragoman.gateway.records import LoggedRequest
 from dragoman.gateway.reload import ReloadResult
@@ -10,11 +11,31 @@ from dragoman.wire.jsonio import Json
 from tests.gateway.harness import KEY
 
 
+class RecordingStub:
+    """Counts changes of what is recorded."""
+
+    def __init__(self, stub: AdminStub) -> None:
+        self._stub = stub
+
+    def set_level(self, level: RecordLevel) -> None:
+        self._stub.changes += 1
+
+    def purge(self) -> None:
+        self._stub.changes += 1
+
+    def describe(self) -> dict[str, Json]:
+        return {"level": "off"}
+
+
 class AdminStub:
     """A gateway without requests. `changes` counts reloads and cleared cooldowns."""
 
     key = KEY
     changes = 0
+
+    @property
+    def recording(self) -> RecordingStub:
+        return RecordingStub(self)
 
     def status(self) -> dict[str, Json]:
         return {"state": "ready"}

@@ -23,6 +23,7 @@ HOSTILE = {
     "refresh": "0; url=http://evil.test/",
     "alt-svc": 'h3=":443"',
     "keep-alive": "timeout=99",
+    "x-should-retry": "true",
     "proxy-authenticate": "Basic",
     "trailer": "x-evil",
     "www-authenticate": "Basic",
@@ -97,8 +98,8 @@ class EchoUpstream:
         values = [value.partition(" ")[2] or value for name, value in headers.items() if name not in ("host", "accept")]
         if path.endswith(("/token", "/refreshToken")):
             values = [str(value) for value in json.loads(body).values()]
-        spelt = (form for secret in values for form in (secret, *sorted(secret_forms(secret))))
-        return "you said: " + " ".join(spelt)
+        forms = (form for secret in values for form in (secret, *sorted(secret_forms(secret))))
+        return "you said: " + " ".join(forms)
 
 
 def _stream(path: str, words: str) -> bytes:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-SAID = [{"role": "user", "content": "hello"}]
-CLAUDE: dict[str, Any] = {"model": "m", "max_tokens": 9, "messages": SAID}
-CHAT: dict[str, Any] = {"model": "m", "messages": SAID}
+MESSAGES = [{"role": "user", "content": "hello"}]
+CLAUDE: dict[str, Any] = {"model": "m", "max_tokens": 9, "messages": MESSAGES}
+CHAT: dict[str, Any] = {"model": "m", "messages": MESSAGES}
 RESPONSES: dict[str, Any] = {"model": "m", "input": "hello"}
 GEMINI: dict[str, Any] = {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
 BEDROCK: dict[str, Any] = {"messages": [{"role": "user", "content": [{"text": "hello"}]}]}
-INVOKE: dict[str, Any] = {"anthropic_version": "bedrock-2023-05-31", "max_tokens": 9, "messages": SAID}
+INVOKE: dict[str, Any] = {"anthropic_version": "bedrock-2023-05-31", "max_tokens": 9, "messages": MESSAGES}
 KIRO: dict[str, Any] = {
     "conversationState": {
         "conversationId": "c",
@@ -65,6 +65,8 @@ ADMIN = {
     ("GET", "/models"),
     ("POST", "/cooldowns/clear"),
     ("POST", "/reload"),
+    ("POST", "/recording?level=off"),
+    ("POST", "/recordings/purge"),
 }
 # Routes that other gateways have and were attacked by: keys, connection tests, templates, documentation, files, panels.
 ABSENT = [

@@ -1,4 +1,4 @@
-"""Points 15 and 18: a secret in every setting, then a search for them in every output."""
+"""Points 15 and 18 of SECURITY.md: a secret in every setting, then a search for them in every output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points 21 to 24: upstream addresses, DNS and TLS checks, and headers in both directions."""
+"""Points 21 to 24 of SECURITY.md: upstream addresses, DNS and TLS checks, and headers in both directions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOURCE = Path(dragoman.__file__).parent
 
 
 @pytest.fixture(scope="module")
-def trap() -> Iterator[EchoUpstream]:
+def address_upstream() -> Iterator[EchoUpstream]:
     with run_echo_upstream() as running:
         yield running
 
@@ -100,44 +100,57 @@ def everywhere(url: str) -> Iterator[tuple[dict[str, Any], dict[str, str], str]]
 
 
 def test_point_21_no_request_chooses_its_upstream_address(
-    harness: GatewayHarness, echo_upstream: EchoUpstream, trap: EchoUpstream
+    harness: GatewayHarness, echo_upstream: EchoUpstream, address_upstream: EchoUpstream
 ) -> None:
     """CVE-2024-6587: a body field sent the request with its key to another host."""
     before = len(echo_upstream.requests)
     accepted = 0
-    for fields, headers, query in everywhere(trap.url):
+    for fields, headers, query in everywhere(address_upstream.url):
         for path, body in (("/v1/messages", anthropic_body(**fields)), ("/v1/chat/completions", openai_body(**fields))):
             status = harness.request(f"{path}{query}", body, **headers)[0]
             assert status in (200, 400), (fields, headers)
             accepted += status == 200
     sent = echo_upstream.requests[before:]
-    assert trap.requests == []
+    assert address_upstream.requests == []
     assert accepted and len(sent) == accepted
     assert {(method, path) for method, path, _, _ in sent} == {("POST", "/v1/messages")}
     assert {headers["host"] for _, _, headers, _ in sent} == {echo_upstream.url.removeprefix("http://")}
 
 
-def test_point_21_the_gateway_fetches_no_address_of_a_request(harness: GatewayHarness, trap: EchoUpstream) -> None:
-    image = {"type": "image", "source": {"type": "url", "url": f"{trap.url}/image.png"}}
-    document = {"type": "document", "source": {"type": "url", "url": f"{trap.url}/a.pdf"}}
-    content = [image, document, {"type": "text", "text": f"read {trap.url}/page and ![]({trap.url}/image)"}]
-    tool = {"name": "t", "input_schema": {"type": "object", "$schema": f"{trap.url}/schema", "$id": f"{trap.url}/id"}}
+def test_point_21_the_gateway_fetches_no_address_of_a_request(
+    harness: GatewayHarness, address_upstream: EchoUpstream
+) -> None:
+    image = {"type": "image", "source": {"type": "url", "url": f"{address_upstream.url}/image.png"}}
+    document = {"type": "document", "source": {"type": "url", "url": f"{address_upstream.url}/a.pdf"}}
+    content = [
+        image,
+        document,
+        {"type": "text", "text": f"read {address_upstream.url}/page and ![]({address_upstream.url}/image)"},
+    ]
+    tool = {
+        "name": "t",
+        "input_schema": {
+            "type": "object",
+            "$schema": f"{address_upstream.url}/schema",
+            "$id": f"{address_upstream.url}/id",
+        },
+    }
     for more in (
         {},
         {"tools": [tool]},
-        {"mcp_servers": [{"type": "url", "url": trap.url, "name": "x"}]},
-        {"container": trap.url},
+        {"mcp_servers": [{"type": "url", "url": address_upstream.url, "name": "x"}]},
+        {"container": address_upstream.url},
     ):
         harness.request("/v1/messages", {**anthropic_body(**more), "messages": [{"role": "user", "content": content}]})
     for parts in (
-        [{"type": "image_url", "image_url": {"url": f"{trap.url}/i"}}],
-        [{"type": "file", "file": {"file_id": trap.url}}],
+        [{"type": "image_url", "image_url": {"url": f"{address_upstream.url}/i"}}],
+        [{"type": "file", "file": {"file_id": address_upstream.url}}],
     ):
         harness.request("/v1/chat/completions", {**openai_body(), "messages": [{"role": "user", "content": parts}]})
-    for name in (f"{trap.url}/m", f"http:{trap.url}", "../../x"):
+    for name in (f"{address_upstream.url}/m", f"http:{address_upstream.url}", "../../x"):
         for method, path, body in DATA:
             harness.request(path, {**body, "model": name} if body and "model" in body else body, method=method)
-    assert trap.requests == []
+    assert address_upstream.requests == []
 
 
 METADATA = [
@@ -281,6 +294,7 @@ ALLOWED = {
     "dragoman-upstream",
     "dragoman-model",
     "dragoman-estimate",
+    "x-should-retry",
 }
 
 
@@ -297,7 +311,7 @@ def test_point_24_no_upstream_header_reaches_the_client(
             ):
                 _, headers, _ = harness.request(path, body)
                 assert set(headers) <= ALLOWED
-                assert not set(headers) & set(HOSTILE)
+                assert not [name for name, value in HOSTILE.items() if headers.get(name) == value]
     finally:
         echo_upstream.mode = "good"
 

@@ -1,4 +1,4 @@
-"""Points 16, 19 and 20: permissions of files, core dumps, and the environment of child processes."""
+"""Points 16, 19 and 20 of SECURITY.md: permissions of files, core dumps, and the environment of child processes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from dragoman.cli.client_setup import CLIENTS, fill_setup
 from dragoman.cli.detection import upstream_variables
+from dragoman.cli.model_choice import ModelChoice
 from dragoman.cli.run import child_environment
 from dragoman.gateway.explain import RefusalLog, encode_report
 from dragoman.gateway.layers import ConfigError
@@ -188,7 +189,7 @@ proxy = "env:PROXY_OF_B"
     hidden = upstream_variables(parse_config(text))
     for recipe in CLIENTS:
         setup = fill_setup(
-            recipe, url="http://u", key="k", model="m", requested="", is_served=lambda _: True, listed=[]
+            recipe, url="http://u", key="k", choice=ModelChoice("m"), requested="", is_served=lambda _: True, listed=[]
         )
         child = child_environment({**environ, "PATH": "/bin"}, setup, hidden)
         assert "secret-of" not in json.dumps(child)

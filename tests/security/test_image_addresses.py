@@ -1,4 +1,4 @@
-"""S10: addresses of images and files, model names and ids that a request may pass to an upstream."""
+"""Addresses of images and files, model names and ids that a request may pass to an upstream."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ ORDINARY = (
 
 
 @pytest.mark.parametrize("url", METADATA + OTHER_SCHEMES)
-def test_s10_private_and_local_addresses_are_refused(url: str) -> None:
+def test_private_and_local_addresses_are_refused(url: str) -> None:
     assert url_problem(url)
 
 
@@ -119,7 +119,11 @@ def requests_with(url: str) -> list[tuple[str, dict[str, Any]]]:
     in_result["messages"] = [in_result["messages"][0] | {"content": "go"}, call, {"role": "user", "content": result}]
     output = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": url}]}
     called = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
-    shot = {"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot", "image_url": url}}
+    screenshot = {
+        "type": "computer_call_output",
+        "call_id": "c",
+        "output": {"type": "computer_screenshot", "image_url": url},
+    }
     return [
         ("/v1/messages", anthropic(source)),
         ("/v1/messages", anthropic(source) | {"stream": True}),
@@ -135,15 +139,15 @@ def requests_with(url: str) -> list[tuple[str, dict[str, Any]]]:
         ("/v1/responses", responses({"type": "input_image", "image_url": url})),
         ("/v1/responses", responses({"type": "input_file", "file_url": url})),
         ("/v1/responses", {"model": MODEL, "input": [{"role": "user", "content": "go"}, called, output]}),
-        ("/v1/responses", {"model": MODEL, "input": [{"role": "user", "content": "go"}, shot]}),
+        ("/v1/responses", {"model": MODEL, "input": [{"role": "user", "content": "go"}, screenshot]}),
         (f"/v1beta/models/{MODEL}:generateContent", gemini(url)),
         (f"/v1beta/models/{MODEL}:streamGenerateContent?alt=sse", gemini(url)),
     ]
 
 
 @pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses", "gemini", "bedrock", "kiro"])
-def test_s10_no_dialect_forwards_a_private_address(dialect: str, tmp_path: Path) -> None:
-    """S10: `file://` and metadata addresses reached upstreams, translated or passed through."""
+def test_no_dialect_forwards_a_private_address(dialect: str, tmp_path: Path) -> None:
+    """Regression: `file://` and metadata addresses reached upstreams, translated or passed through."""
     with running_simulator(dialect) as simulator:
         with start_gateway(
             upstream_config("one", dialect, simulator.url, "translation.repair = false"), tmp_path
@@ -245,7 +249,7 @@ def test_the_setting_allows_all_or_none(tmp_path: Path) -> None:
             assert harness.request("/v1/messages", inline)[0] == 200
 
 
-# --- S10: a model name never changes the upstream path
+# --- a model name never changes the upstream path
 
 BAD = (
     *("..", ".", "a/..", "../a", "a/../b", "./a", "..;x", "%2e%2e", "%2E.", "a%2f..%2fb", "%252e%252e"),
@@ -260,7 +264,7 @@ NAMED_IN_PATHS = ("bedrock", "bedrock.invoke", "gemini")
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_s10_a_name_that_changes_the_path_is_refused(name: str) -> None:
+def test_a_name_that_changes_the_path_is_refused(name: str) -> None:
     assert name_problem(name)
 
 
@@ -272,7 +276,7 @@ def test_ordinary_model_names_are_accepted(name: str) -> None:
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("dialect", NAMED_IN_PATHS)
 @pytest.mark.parametrize("stream", [False, True])
-def test_s10_no_binding_builds_a_path_from_such_a_name(dialect: str, stream: bool, name: str) -> None:
+def test_no_binding_builds_a_path_from_such_a_name(dialect: str, stream: bool, name: str) -> None:
     binding = registry.get(dialect).binding
     for operation in ("generate", "count"):
         with pytest.raises(MalformedRequest) as refused:
@@ -284,7 +288,7 @@ def test_s10_no_binding_builds_a_path_from_such_a_name(dialect: str, stream: boo
     "path", ["/model/{}/converse", "/model/{}/converse-stream", "/v1beta/models/{}:generateContent"]
 )
 @pytest.mark.parametrize("name", ["..", "a/..", "a/../b", "a\\b", "a?b", "a\nb"])
-def test_s10_a_client_whose_path_has_such_a_name_gets_400(path: str, name: str, tmp_path: Path) -> None:
+def test_a_client_whose_path_has_such_a_name_gets_400(path: str, name: str, tmp_path: Path) -> None:
     with running_simulator("anthropic") as simulator:
         with start_gateway(upstream_config("one", "anthropic", simulator.url), tmp_path) as harness:
             status, _, body = harness.request(path.format(quote(name, safe="")), {})
@@ -294,8 +298,8 @@ def test_s10_a_client_whose_path_has_such_a_name_gets_400(path: str, name: str, 
 
 @pytest.mark.parametrize("dialect", ["bedrock", "gemini"])
 @pytest.mark.parametrize("model", ["b/..", "b/.", "b/x/../y", "b/%2e%2e", "b/x\\y", "b/x?y", "b/x//y"])
-def test_s10_a_name_in_a_body_is_refused_before_anything_is_sent(dialect: str, model: str, tmp_path: Path) -> None:
-    """S10: `b/..` became `POST /model/../converse`."""
+def test_a_name_in_a_body_is_refused_before_anything_is_sent(dialect: str, model: str, tmp_path: Path) -> None:
+    """Regression: `b/..` became `POST /model/../converse`."""
     with running_simulator(dialect) as simulator:
         with start_gateway(upstream_config("b", dialect, simulator.url), tmp_path) as harness:
             for path, body in (
@@ -312,7 +316,7 @@ def test_s10_a_name_in_a_body_is_refused_before_anything_is_sent(dialect: str, m
 
 
 @pytest.mark.parametrize("name", ["resp_..", "..", "%2e%2e", "a%2f..", "a?b=1", "a.b"])
-def test_s10_no_id_of_a_stored_response_changes_the_path(name: str) -> None:
+def test_no_id_of_a_stored_response_changes_the_path(name: str) -> None:
     binding = registry.get("responses").binding
     for method, end in (("GET", ""), ("DELETE", ""), ("POST", "/cancel")):
         path = f"/v1/responses/{name}{end}"
@@ -321,7 +325,7 @@ def test_s10_no_id_of_a_stored_response_changes_the_path(name: str) -> None:
         assert refused.value.fault.status == 404
 
 
-def test_s10_a_key_in_the_query_of_a_stored_response_is_not_forwarded() -> None:
+def test_a_key_in_the_query_of_a_stored_response_is_not_forwarded() -> None:
     binding = registry.get("responses").binding
     call = binding.match(HttpRequest("GET", "/v1/responses/resp_1", "stream=true&key=secret&%6bey=secret"))
     assert call is not None and binding.wrap(call).query == "stream=true"

@@ -1,4 +1,4 @@
-"""Points 1 to 8: listening addresses, hosts, origins, upgrades, redirects and forwarding headers."""
+"""Points 1 to 8 of SECURITY.md: listening addresses, hosts, origins, upgrades, redirects and forwarding headers."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_point_8_forwarding_headers_are_ignored_by_default(
 def test_point_4_the_admin_port_serves_no_page_and_no_other_name() -> None:
     gateway = AdminStub()
     for ours in (True, False):
-        plane = admin.Admin(gateway, is_private=ours)
+        admin_interface = admin.Admin(gateway, is_private=ours)
         for method, path in ADMIN:
             for line in (
                 "host: evil.test",
@@ -222,7 +222,7 @@ def test_point_4_the_admin_port_serves_no_page_and_no_other_name() -> None:
                 "host: localhost\r\norigin: http://localhost:3000",
                 "host: 127.0.0.1.evil.test:1",
             ):
-                answer = serve_bytes(plane.answer, f"{method} {path} HTTP/1.1\r\n{line}\r\n\r\n".encode())
+                answer = serve_bytes(admin_interface.answer, f"{method} {path} HTTP/1.1\r\n{line}\r\n\r\n".encode())
                 assert answer.startswith(b"HTTP/1.1 421") and b"access-control" not in answer.lower()
     assert gateway.changes == 0
 

@@ -1,4 +1,4 @@
-"""Points 25 to 31: parsing has linear cost and limits, and text never becomes structure."""
+"""Points 25 to 31 of SECURITY.md: parsing has linear cost and limits, and text never becomes structure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The route inventory (routes.py), the guards of every route (S8), and points 36 to 41."""
+"""The route inventory (routes.py), the guards of every route, and points 36 to 41 of SECURITY.md."""
 
 from __future__ import annotations
 
@@ -145,13 +145,13 @@ def test_route_inventory_probes_have_no_other_method(harness: GatewayHarness) ->
                 assert harness.request(path, b"{}", method=method)[0] in (400, 404, 405), (method, path)
 
 
-def test_route_inventory_the_admin_plane_is_ten_routes() -> None:
-    plane = admin.Admin(AdminStub(), is_private=True)
+def test_route_inventory_the_admin_plane_is_twelve_routes() -> None:
+    admin_interface = admin.Admin(AdminStub(), is_private=True)
     answered = set()
     for method in METHODS:
         for path in (*(path for _, path in ADMIN), *ABSENT, *(path for _, path, _ in DATA)):
             head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
-            if serve_bytes(plane.answer, head).startswith(b"HTTP/1.1 200"):
+            if serve_bytes(admin_interface.answer, head).startswith(b"HTTP/1.1 200"):
                 answered.add((method, path))
     assert answered == ADMIN
 
@@ -180,7 +180,7 @@ def test_route_inventory_checks_every_binding() -> None:
     assert {path.parent.name for path in BINDINGS} == set(PATHS)
 
 
-# --- S8: every route is guarded, also probes and the admin port
+# --- every route is guarded, also probes and the admin port
 
 
 @pytest.fixture(scope="module")
@@ -190,8 +190,8 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayHarness]:
 
 
 @pytest.mark.parametrize(("method", "path"), OPEN)
-def test_s8_probes_pass_the_guard(bare: GatewayHarness, method: str, path: str) -> None:
-    """S8: probes skipped the guard, so a web page could detect a gateway."""
+def test_probes_pass_the_guard(bare: GatewayHarness, method: str, path: str) -> None:
+    """Regression: probes skipped the guard, so a web page could detect a gateway."""
     assert bare.request(path, method=method, key=None)[0] == 200
     assert bare.request(path, method=method, key=None, host="evil.test")[0] == 421
     assert bare.request(path, method=method, key=None, origin="https://evil.test")[0] == 403
@@ -200,7 +200,7 @@ def test_s8_probes_pass_the_guard(bare: GatewayHarness, method: str, path: str) 
         assert bare.request(path, method=method, key=None, sec_fetch_site=site, origin="http://localhost")[0] == 403
 
 
-def test_s8_sec_fetch_site_is_checked_for_every_origin(bare: GatewayHarness) -> None:
+def test_sec_fetch_site_is_checked_for_every_origin(bare: GatewayHarness) -> None:
     for origin in ("http://localhost:3000", "http://127.0.0.1:8787", ""):
         assert bare.request("/v1/messages", anthropic_body(), sec_fetch_site="cross-site", origin=origin)[0] == 403
     assert bare.request("/v1/models", method="GET", sec_fetch_site="same-origin")[0] == 200
@@ -212,8 +212,8 @@ def request_to(host: str, **headers: str) -> HttpRequest:
 
 
 @pytest.mark.parametrize("bound", ["0.0.0.0", "::", "10.1.2.3"])
-def test_s8_beyond_loopback_an_origin_is_accepted_only_if_it_equals_the_host(bound: str) -> None:
-    """S8: every Origin with an IP address passed."""
+def test_beyond_loopback_an_origin_is_accepted_only_if_it_equals_the_host(bound: str) -> None:
+    """Regression: every Origin with an IP address passed."""
     guard = HeadCheck(bound, ["gateway.internal"])
     for host in ("10.9.9.9:8787", "[2001:db8::1]:8787", "gateway.internal"):
         assert guard.refusal(request_to(host)) is None  # operators send probes to the address
@@ -237,8 +237,8 @@ def test_s8_beyond_loopback_an_origin_is_accepted_only_if_it_equals_the_host(bou
 @pytest.mark.parametrize(
     "header", ["", "x-api-key: wrong", "authorization: Bearer wrong", f"authorization: Basic {KEY}"]
 )
-def test_s8_the_admin_port_needs_the_key_on_every_route(header: str) -> None:
-    """S8: the admin port needed no key."""
+def test_the_admin_port_needs_the_key_on_every_route(header: str) -> None:
+    """Regression: the admin port needed no key."""
     request_to = AdminStub()
     port, private = admin.Admin(request_to, is_private=False), admin.Admin(request_to, is_private=True)
     lines = f"host: localhost\r\n{header}\r\n" if header else "host: localhost\r\n"
@@ -250,14 +250,14 @@ def test_s8_the_admin_port_needs_the_key_on_every_route(header: str) -> None:
 
 
 @pytest.mark.parametrize("header", [f"x-api-key: {KEY}", f"Authorization: Bearer {KEY}"])
-def test_s8_the_admin_port_answers_with_the_key(header: str) -> None:
+def test_the_admin_port_answers_with_the_key(header: str) -> None:
     port = admin.Admin(AdminStub(), is_private=False)
     for path in ("/status", "/models", "/metrics", "/cooldowns", "/log", "/requests", "/activity", "/healthz"):
         head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\n{header}\r\n\r\n"
         assert serve_bytes(port.answer, head.encode()).startswith(b"HTTP/1.1 200 ")
 
 
-def test_s8_the_admin_port_of_a_running_gateway_needs_its_key(tmp_path: Path) -> None:
+def test_the_admin_port_of_a_running_gateway_needs_its_key(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number = free.getsockname()[1]
@@ -285,7 +285,7 @@ TEMPLATES = (
     "liquid",
     "markupsafe",
 )
-POINTS = [1, *range(3, 12), *range(13, 17), *range(18, 32), 34, 37, 38, 40, 41]
+POINTS = [1, *range(3, 13), *range(13, 17), *range(18, 32), 34, 37, 38, 40, 41]
 
 
 @pytest.fixture(scope="module")
@@ -309,8 +309,8 @@ def test_point_37_requests_connect_only_to_the_upstream(watched: dict[str, Any])
     ports = {watched["place"].partition(":")[2], watched["upstream"].partition(":")[2]}
     calls = [place for event, place in watched["seen"] if event.startswith("socket.")]
     assert len(calls) > 100
-    strangers = [place for place in calls if "127.0.0.1" not in place or not any(port in place for port in ports)]
-    assert strangers == []
+    other_addresses = [place for place in calls if "127.0.0.1" not in place or not any(port in place for port in ports)]
+    assert other_addresses == []
 
 
 def test_point_37_no_template_engine_is_loaded(watched: dict[str, Any]) -> None:
@@ -353,7 +353,18 @@ def test_point_38_the_wheel_contains_only_the_package(tmp_path: Path) -> None:
         others = [name for name in names if name not in package]
         changed = [name for name in package if archive.read(name) != (ROOT / "src" / name).read_bytes()]
     assert changed == []
-    assert {name.rpartition(".")[2] for name in package} <= {"py", "typed", "toml", "json", "md", "sql"}
+    assert {name.rpartition(".")[2] for name in package} <= {
+        "py",
+        "typed",
+        "toml",
+        "json",
+        "md",
+        "sql",
+        "html",
+        "css",
+        "js",
+        "ts",
+    }
     assert all(
         re.fullmatch(r"dragoman-[^/]+\.dist-info/(METADATA|WHEEL|RECORD|entry_points\.txt|licenses/LICENSE)", name)
         for name in others

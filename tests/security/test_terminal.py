@@ -1,4 +1,4 @@
-"""Point 34: no text of a model, a client or an upstream can send control sequences to the terminal."""
+"""Point 34 of SECURITY.md: no text of a model, a client or an upstream can send control sequences to the terminal."""
 
 from __future__ import annotations
 
@@ -55,22 +55,46 @@ def output_of(capfd: pytest.CaptureFixture[str], *words: str) -> str:
 def test_point_34_text_of_a_model_in_agent_is_harmless(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("DRAGOMAN_KEY", "a-key")
+    monkeypatch.setenv("MY_KEY", "a-key")
     with running_simulator("openai", script=parse_script(f'then = "repeat"\n[[turn]]\ntext = {JSON}')) as simulator:
         for form in ((), ("--no-stream",), ("--json", "--quiet")):
-            words = ("agent", "hello", "--upstream", "openai", "--url", simulator.url, "--model", "m", *form)
+            words = (
+                "agent",
+                "hello",
+                "--dialect",
+                "openai",
+                "--url",
+                simulator.url,
+                "--model",
+                "m",
+                "--key-env",
+                "MY_KEY",
+                *form,
+            )
             assert harmless(output_of(capfd, *words))
 
 
 def test_point_34_an_upstream_error_in_agent_is_harmless(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("DRAGOMAN_KEY", "a-key")
+    monkeypatch.setenv("MY_KEY", "a-key")
     with running_simulator(
         "openai", script=parse_script(f'then = "repeat"\n[[turn]]\nstatus = 400\nmessage = {JSON}')
     ) as simulator:
         assert harmless(
-            output_of(capfd, "agent", "hello", "--upstream", "openai", "--url", simulator.url, "--model", "m")
+            output_of(
+                capfd,
+                "agent",
+                "hello",
+                "--dialect",
+                "openai",
+                "--url",
+                simulator.url,
+                "--model",
+                "m",
+                "--key-env",
+                "MY_KEY",
+            )
         )
 
 

@@ -14,9 +14,9 @@ from tests.store.suite import StoreSuite
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[SqliteCluster]:
-    made = SqliteCluster(tmp_path / "store")
-    yield made
-    asyncio.run(made.close())
+    cluster = SqliteCluster(tmp_path / "store")
+    yield cluster
+    asyncio.run(cluster.close())
 
 
 class TestSqlite(StoreSuite):

@@ -30,10 +30,10 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="permissions, fo
 
 @pytest.fixture
 def core(tmp_path: Path) -> Iterator[SqliteCore]:
-    made = open_core(tmp_path / "store")
-    yield made
-    if made.folder.is_open:
-        made.close()
+    core = open_core(tmp_path / "store")
+    yield core
+    if core.folder.is_open:
+        core.close()
 
 
 def open_core(folder: Path, **more: Any) -> SqliteCore:

@@ -1,8 +1,8 @@
 """A story is one exchange in every dialect, as data files.
 
-`story.md` opens with two lines, `asked: <dialect>` and `answered: <dialect>`, which name the two files written by hand:
-`<asked>.request.json` and `<answered>.stream` (the upstream's answer, frames as text, see `frames_text`). Everything else
-in the folder is what Dragoman makes of them; `python -m tests.stories` rewrites it and reviewers read the diff.
+`story.md` opens with two lines, `client: <dialect>` and `upstream: <dialect>`, which name the two files written by hand:
+`<client>.request.json`, and `<upstream>.stream` with the response (frames as text, see `story_text`). Dragoman writes all
+other files of the folder from them: `python -m tests.stories` does it, and reviewers read the diff.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STORIES = Path(__file__).parent
 
 
 def fixed_environment() -> Environment:
-    """A world in which nothing is random: ids count, and it is always the same moment."""
+    """Return an environment without randomness: ids are counted, and the time is constant."""
     counter = itertools.count(1)
     return Environment(new_id=lambda prefix: f"{prefix}{next(counter):04d}", now=lambda: 1_780_000_000)
 
@@ -45,7 +45,7 @@ class Story:
 
     @property
     def stream(self) -> bytes:
-        """The upstream's answer as it stood on the wire."""
+        """The response of the upstream, as bytes on the wire."""
         return wire_bytes(registry.get(self.upstream), (self.folder / f"{self.upstream}.stream").read_bytes())
 
 
@@ -56,11 +56,11 @@ def stories() -> list[Story]:
 def _load(folder: Path) -> Story:
     head = (folder / "story.md").read_text().split("\n\n")[0]
     fields = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
-    return Story(folder, fields["asked"], fields["answered"])
+    return Story(folder, fields["client"], fields["upstream"])
 
 
 def render_story(story: Story) -> dict[str, bytes]:
-    """Every generated file of a story."""
+    """Return every generated file of a story, by name."""
     files: dict[str, bytes] = {}
     client, upstream = registry.get(story.client), registry.get(story.upstream)
     conversation = client.codec.parse_request(client.binding.unwrap(jsonio.decode(story.request)))
@@ -74,22 +74,22 @@ def render_story(story: Story) -> dict[str, bytes]:
                 jsonio.encode_pretty(jsonio.decode(target.binding.wrap(planned.call()).body)) + b"\n"
             )
             notes += [f"request {story.client} -> {name}: {note}" for note in planned.notes]
-    events = [event for step in stream_steps(upstream, conversation, story.stream) for event in step.events]
+    events = [event for decoded in read_frames(upstream, conversation, story.stream) for event in decoded.events]
     files["events.jsonl"] = b"".join(jsonio.encode(_readable(event)) + b"\n" for event in events)
     for name in registry.names():
         target = registry.get(name)
         if name == story.upstream:
             continue
-        answer = ResponseTranslator(_plan_for(story, target, upstream, conversation), fixed_environment())
-        raw = answer.feed(story.stream) + answer.close()
+        translator = ResponseTranslator(_plan_for(story, target, upstream, conversation), fixed_environment())
+        raw = translator.feed(story.stream) + translator.close()
         files[f"{name}.stream"] = story_text(target, raw)
-        notes += [f"answer {story.upstream} -> {name}: {note}" for note in answer.notes]
+        notes += [f"response {story.upstream} -> {name}: {note}" for note in translator.notes]
     files["notes.txt"] = "".join(f"{note}\n" for note in notes).encode()
     return files
 
 
 def _plan_for(story: Story, client: Dialect, upstream: Dialect, conversation: Conversation) -> Plan:
-    """The story's question as if a client of that dialect had asked it."""
+    """Plan the request of the story as if a client of this dialect had sent it."""
     if client.name == story.client:
         return plan(client, upstream, conversation)
     planned = plan(registry.get(story.client), client, conversation)
@@ -97,13 +97,13 @@ def _plan_for(story: Story, client: Dialect, upstream: Dialect, conversation: Co
     return plan(client, upstream, again)
 
 
-def stream_steps(dialect: Dialect, conversation: Conversation, data: bytes):  # type: ignore[no-untyped-def]
+def read_frames(dialect: Dialect, conversation: Conversation, data: bytes):  # type: ignore[no-untyped-def]
     reader = StreamReader(dialect.binding.frame_decoder(), dialect.codec.decoder(conversation, fixed_environment()))
     return [*reader.feed(data), *reader.close()]
 
 
 def canonical_json(value: Conversation | Event) -> bytes:
-    """A canonical value as people read it: defaults and places left out."""
+    """Return a canonical value as JSON, without defaults and places."""
     return jsonio.encode_pretty(_readable(value)) + b"\n"
 
 
@@ -123,7 +123,7 @@ def _without_noise(value: object) -> object:
 
 
 def story_text(dialect: Dialect, raw: bytes) -> bytes:
-    """Wire bytes as a text file: themselves for text framings, one `kind: data` line a frame for binary ones."""
+    """Return wire bytes as a text file: unchanged for a text framing, one line `kind: data` a frame for a binary one."""
     if not _binary(dialect):
         return raw
     decoder = dialect.binding.frame_decoder()

@@ -318,7 +318,7 @@ WITHOUT: tuple[dict[str, Any], ...] = ({}, {"model": None}, {"model": ""}, {"mod
 @pytest.mark.parametrize("target", registry.names())
 @pytest.mark.parametrize("body", WITHOUT, ids=["absent", "null", "empty", "blank"])
 @pytest.mark.parametrize("source", BODIES)
-def test_l7_a_request_without_a_model_names_the_option(source: str, body: dict[str, Any], target: str) -> None:
+def test_a_request_without_a_model_names_the_option(source: str, body: dict[str, Any], target: str) -> None:
     named = {FIELDS.get(source, "model"): value for value in body.values()} if source != "kiro" else {}
     if source in ("anthropic", "openai", "responses"):  # their bodies have a field for it
         with pytest.raises(MalformedRequest) as refused:
@@ -331,19 +331,19 @@ def test_l7_a_request_without_a_model_names_the_option(source: str, body: dict[s
 
 @pytest.mark.parametrize("target", registry.names())
 @pytest.mark.parametrize("source", BODIES)
-def test_l7_the_option_is_enough(source: str, target: str) -> None:
+def test_the_option_is_enough(source: str, target: str) -> None:
     translated = dragoman.translate_request(BODIES[source], source=source, target=target, model="claude-sonnet-4.5")
     assert "claude-sonnet-4.5" in translated.raw.decode() + translated.path
 
 
 @pytest.mark.parametrize("model", ["", "  "])
-def test_l7_an_empty_option_is_no_model(model: str) -> None:
+def test_an_empty_option_is_no_model(model: str) -> None:
     with pytest.raises(LocalMisuse, match="model"):
         dragoman.translate_request({**BODIES["openai"], "model": "m"}, source="openai", target="anthropic", model=model)
 
 
 @pytest.mark.parametrize("source", ["gemini", "bedrock"])
-def test_l7_the_command_line_says_so_and_exits_with_2(
+def test_the_command_line_says_so_and_exits_with_2(
     source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "asked.json"
@@ -355,7 +355,7 @@ def test_l7_the_command_line_says_so_and_exits_with_2(
 
 @pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses"])
 @pytest.mark.parametrize("fields", WITHOUT, ids=["absent", "null", "empty", "blank"])
-def test_l7_a_binding_refuses_a_body_without_a_model(dialect: str, fields: dict[str, Any]) -> None:
+def test_a_binding_refuses_a_body_without_a_model(dialect: str, fields: dict[str, Any]) -> None:
     """As the gateway reads it."""
     known = registry.get(dialect)
     request = known.binding.wrap(known.binding.unwrap({**BODIES[dialect], "model": "m"}))
@@ -365,7 +365,7 @@ def test_l7_a_binding_refuses_a_body_without_a_model(dialect: str, fields: dict[
     assert refused.value.fault.at == "model"
 
 
-def test_l7_check_still_misses_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_still_misses_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "asked.json"
     file.write_text(json.dumps(BODIES["openai"]))
     assert main(["check", "--dialect", "openai", str(file)]) == 1
@@ -376,7 +376,7 @@ UPSTREAM = '[upstreams.kimi]\npreset = "moonshot"\n'
 
 
 @pytest.mark.parametrize("model", ["", " "])
-def test_l7_a_route_has_to_name_a_model_if_the_request_does_not(model: str) -> None:
+def test_a_route_has_to_name_a_model_if_the_request_does_not(model: str) -> None:
     """Gemini, Bedrock and Kiro clients can omit it: then the route names a model, or it is an error."""
 
     def resolved(text: str) -> list[str]:

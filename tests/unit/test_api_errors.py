@@ -19,7 +19,7 @@ CLIENT: dict[str, Any] = {"model": "m", "max_tokens": 9, "messages": [{"role": "
 
 @pytest.mark.parametrize("dialect", registry.names())
 @pytest.mark.parametrize("kind", KINDS)
-def test_u10_every_error_is_rendered_in_every_dialect_as_the_gateway_renders_it(kind: ErrorKind, dialect: str) -> None:
+def test_every_error_is_rendered_in_every_dialect_as_the_gateway_renders_it(kind: ErrorKind, dialect: str) -> None:
     fault = Fault(kind, "something is wrong", 502, retry_after=7.0 if kind == "rate_limit" else None)
     rendered = dragoman.render_error(dragoman.UpstreamFault("", fault=fault), dialect=dialect)
     expected = error_response(registry.get(dialect), fault)
@@ -34,14 +34,14 @@ def test_u10_every_error_is_rendered_in_every_dialect_as_the_gateway_renders_it(
     assert (rendered.status == 429) <= ("retry-after" in rendered.headers)
 
 
-def test_u10_a_refused_request_names_its_place_for_the_client() -> None:
+def test_a_refused_request_names_its_place_for_the_client() -> None:
     with pytest.raises(dragoman.MalformedRequest) as refused:
         dragoman.translate_request({**CLIENT, "messages": 5}, source="openai", target="anthropic")
     rendered = dragoman.render_error(refused.value, dialect="openai")
     assert rendered.status == 400 and b'"param":"messages"' in rendered.body
 
 
-def test_u10_an_upstreams_error_is_read_with_its_headers() -> None:
+def test_an_upstreams_error_is_read_with_its_headers() -> None:
     body = b'{"error": {"message": "slow down", "type": "requests", "code": "rate_limit_exceeded"}}'
     error = dragoman.parse_error(body, status=429, headers={"Retry-After": "7"}, dialect="openai")
     assert (str(error), error.fault.kind, error.fault.retry_after) == ("slow down", "rate_limit", 7.0)
@@ -56,7 +56,7 @@ def started() -> dragoman.StreamTranslator:
     return stream
 
 
-def test_u10_a_stream_that_has_begun_ends_with_the_error() -> None:
+def test_a_stream_that_has_begun_ends_with_the_error() -> None:
     stream = started()
     error = dragoman.TimedOut("the upstream was silent for 300 seconds")
     end = stream.close(error)
@@ -67,7 +67,7 @@ def test_u10_a_stream_that_has_begun_ends_with_the_error() -> None:
 
 
 @pytest.mark.parametrize("dialect", registry.names())
-def test_u10_a_stream_of_any_dialect_can_end_with_an_error_before_it_has_content(dialect: str) -> None:
+def test_a_stream_of_any_dialect_can_end_with_an_error_before_it_has_content(dialect: str) -> None:
     stream = dragoman.stream_translator(source="openai", target=dialect)
     assert b"late" in stream.close(dragoman.TimedOut("late"))
 

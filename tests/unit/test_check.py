@@ -121,7 +121,7 @@ ANSWERED: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("dialect", "body"), ANSWERED)
-def test_l32_what_a_service_answers_is_no_error(dialect: str, body: Any) -> None:
+def test_what_a_service_answers_is_no_error(dialect: str, body: Any) -> None:
     assert request(dialect, body) == []
 
 
@@ -161,7 +161,7 @@ def call(index: Any = 0, id_: Any = "call_1", name: Any = "f", arguments: str = 
     return {"tool_calls": [{key: value for key, value in entry.items() if value != "left out"}]}
 
 
-SAID = {"role": "assistant", "content": "hi"}
+TEXT_DELTA = {"role": "assistant", "content": "hi"}
 USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
 EMPTY_HEAD = {"id": "", "object": "", "created": 0, "model": ""}
 
@@ -189,15 +189,15 @@ CHAT: dict[str, bytes] = {
         "[DONE]",
     ),
     "xai": sse(
-        chunk(SAID, ""),
+        chunk(TEXT_DELTA, ""),
         chunk({"role": "assistant", **call()}, ""),
         chunk({}, "tool_calls"),
         {"id": "c", "object": "chat.completion.chunk", "created": 2, "model": "m", "choices": [], "usage": USAGE},
         "[DONE]",
     ),
-    "xai, no reason": sse(chunk(SAID), chunk({"role": "assistant", **call()}, ""), "[DONE]"),
+    "xai, no reason": sse(chunk(TEXT_DELTA), chunk({"role": "assistant", **call()}, ""), "[DONE]"),
     "perplexity": sse(
-        chunk(SAID, usage=USAGE, citations=["https://example.org"]),
+        chunk(TEXT_DELTA, usage=USAGE, citations=["https://example.org"]),
         chunk({"role": "assistant", "content": " there"}, usage=USAGE, object_="x"),
         chunk({"role": "assistant", "content": ""}, "stop", usage=USAGE, search_results=[]),
     ),
@@ -209,10 +209,10 @@ CHAT: dict[str, bytes] = {
         {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [], "usage": USAGE},
         "[DONE]",
     ),
-    "name repeated as an empty text": sse(chunk(SAID), chunk(call(arguments="")), chunk(call(name="", id_="")), chunk({}, "tool_calls"), "[DONE]"),
+    "name repeated as an empty text": sse(chunk(TEXT_DELTA), chunk(call(arguments="")), chunk(call(name="", id_="")), chunk({}, "tool_calls"), "[DONE]"),
     "azure": sse(
         {**EMPTY_HEAD, "choices": [], "prompt_filter_results": [{"prompt_index": 0}]},
-        chunk(SAID, obfuscation="xyz", system_fingerprint=None),
+        chunk(TEXT_DELTA, obfuscation="xyz", system_fingerprint=None),
         {**EMPTY_HEAD, "choices": [{"index": 0, "finish_reason": None, "content_filter_offsets": {}}]},
         chunk({}, "stop", obfuscation="", service_tier="default"),
         "[DONE]",
@@ -235,11 +235,11 @@ CHAT: dict[str, bytes] = {
         chunk({"role": "assistant", **call(index=0, id_="function-call-2", name="g")}, "stop"),
         "[DONE]",
     ),
-    "ollama": sse(chunk(SAID, system_fingerprint="fp_ollama"), chunk({"role": "assistant", "content": ""}, "stop"), "[DONE]"),
-    "zhipu": sse(chunk(SAID, head={"id": "c", "created": 1, "model": "m"}), chunk({"role": "assistant", "content": ""}, "sensitive", head={"id": "c", "created": 1, "model": "m"}), "[DONE]"),
+    "ollama": sse(chunk(TEXT_DELTA, system_fingerprint="fp_ollama"), chunk({"role": "assistant", "content": ""}, "stop"), "[DONE]"),
+    "zhipu": sse(chunk(TEXT_DELTA, head={"id": "c", "created": 1, "model": "m"}), chunk({"role": "assistant", "content": ""}, "sensitive", head={"id": "c", "created": 1, "model": "m"}), "[DONE]"),
     "vllm": sse(chunk({"role": "assistant", "content": "", "reasoning_content": None}), chunk({"content": "a"}, logprobs=None), chunk({"content": ""}, "stop", stop_reason=None), "[DONE]"),
-    "an error in mid stream": sse(chunk(SAID), {"error": {"message": "overloaded", "code": 502}}, "[DONE]"),
-    "an error as text": sse(chunk(SAID), {"error": "no memory"}),
+    "an error in mid stream": sse(chunk(TEXT_DELTA), {"error": {"message": "overloaded", "code": 502}}, "[DONE]"),
+    "an error as text": sse(chunk(TEXT_DELTA), {"error": "no memory"}),
     "openai": sse(
         chunk({"role": "assistant", "content": "", "refusal": None}, usage=None, obfuscation="x"),
         chunk({"content": "a"}, usage=None), chunk({}, "stop", usage=None),
@@ -254,19 +254,19 @@ def stream(dialect: Any, data: bytes) -> list[Breach]:
 
 
 @pytest.mark.parametrize("vendor", CHAT)
-def test_l32_chat_streams_of_real_services_have_no_errors(vendor: str) -> None:
+def test_chat_streams_of_real_services_have_no_errors(vendor: str) -> None:
     assert stream(OPENAI, CHAT[vendor]) == []
 
 
 @pytest.mark.parametrize(
     ("frames", "rule"),
     [
-        ([chunk(SAID), "[DONE]"], "no_finish"),
-        ([chunk(SAID)], "no_finish"),
-        ([chunk(SAID), "", chunk({}, "stop"), "[DONE]"], "no_json"),
-        ([chunk(SAID), chunk(call(index=1)), chunk({}, "tool_calls"), "[DONE]"], "call_index"),
-        ([chunk(SAID), chunk(call(name="")), chunk({}, "tool_calls"), "[DONE]"], "call_name"),
-        ([chunk(SAID), {**chunk(), "choices": 5}, chunk({}, "stop"), "[DONE]"], "choices"),
+        ([chunk(TEXT_DELTA), "[DONE]"], "no_finish"),
+        ([chunk(TEXT_DELTA)], "no_finish"),
+        ([chunk(TEXT_DELTA), "", chunk({}, "stop"), "[DONE]"], "no_json"),
+        ([chunk(TEXT_DELTA), chunk(call(index=1)), chunk({}, "tool_calls"), "[DONE]"], "call_index"),
+        ([chunk(TEXT_DELTA), chunk(call(name="")), chunk({}, "tool_calls"), "[DONE]"], "call_name"),
+        ([chunk(TEXT_DELTA), {**chunk(), "choices": 5}, chunk({}, "stop"), "[DONE]"], "choices"),
     ],
 )
 def test_what_breaks_clients_of_chat_is_an_error_still(frames: list[Any], rule: str) -> None:
@@ -388,7 +388,7 @@ EVENTS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("vendor", EVENTS)
 @pytest.mark.parametrize("named", [True, False])
-def test_l32_responses_streams_of_real_services_have_no_errors(vendor: str, named: bool) -> None:
+def test_responses_streams_of_real_services_have_no_errors(vendor: str, named: bool) -> None:
     assert stream(RESPONSES, sse(*EVENTS[vendor], named=named)) == []
 
 
@@ -448,7 +448,7 @@ DOCUMENT_002 = kiro(
 )
 
 
-def test_l32_the_stream_of_document_002_is_clean() -> None:
+def test_the_stream_of_document_002_is_clean() -> None:
     found = registry.get("kiro")
     assert list(found.codec.stream_breaches(found.binding.frame_decoder().feed(DOCUMENT_002))) == []
 
@@ -469,7 +469,7 @@ def test_calls_of_kiro_without_id_name_or_end_are_errors(events: list[dict[str, 
     assert [breach.rule for breach in found] == [f"kiro.stream.{rule}"]
 
 
-def test_l32_a_call_that_a_limit_cut_has_no_stop() -> None:
+def test_a_call_that_a_limit_cut_has_no_stop() -> None:
     events = (("toolUseEvent", {"name": "f", "toolUseId": "t"}), ("metadataEvent", {"stopReason": "MAX_TOKENS"}))
     assert not stream(registry.get("kiro"), kiro(*events))
 
@@ -511,7 +511,7 @@ def test_the_rules_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("source", registry.names())
 @pytest.mark.parametrize("target", registry.names())
-def test_l32_check_takes_what_translate_prints(
+def test_check_takes_what_translate_prints(
     source: str, target: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every pair: a request with a tool loop is translated into the source's dialect, then by both commands."""

@@ -66,36 +66,36 @@ def stop_of(frames: list[dict[str, Any]]) -> str:
 ROLE = {"role": "assistant", "content": ""}
 
 
-def test_row_1_the_first_text_delta_survives() -> None:
+def test_the_first_text_delta_survives() -> None:
     (text,) = blocks(translated(chat({"role": "assistant", "content": "Hel"}, {"content": "lo"}, ({}, "stop"))))
     assert text["text"] == "Hello"
 
 
-def test_row_2_the_first_delta_after_thinking_survives() -> None:
+def test_the_first_delta_after_thinking_survives() -> None:
     stream = chat(ROLE, {"reasoning_content": "hm"}, {"content": "A"}, {"content": "B"}, ({}, "stop"))
     thinking, text = blocks(translated(stream))
     assert (thinking["thinking"], text["text"]) == ("hm", "AB")
 
 
-def test_row_3_arguments_in_the_first_tool_chunk_survive() -> None:
+def test_arguments_in_the_first_tool_chunk_survive() -> None:
     stream = chat({"content": "x"}, tool(0, '{"a":', id="i", name="f"), tool(0, "1}"), ({}, "tool_calls"))
     _, call = blocks(translated(stream))
     assert call["json"] == '{"a":1}'
 
 
-def test_row_4_deltas_match_their_block_and_message_start_comes_once() -> None:
+def test_deltas_match_their_block_and_message_start_comes_once() -> None:
     stream = chat(ROLE, {"reasoning_content": "a"}, {"content": "b"}, {"reasoning_content": "c"}, ({}, "stop"))
     frames = translated(stream)
     assert [block["type"] for block in blocks(frames)] == ["thinking", "text", "thinking"]
     assert kinds(frames).count("message_start") == 1
 
 
-def test_row_5_reasoning_and_content_in_one_chunk_are_two_blocks_reasoning_first() -> None:
+def test_reasoning_and_content_in_one_chunk_are_two_blocks_reasoning_first() -> None:
     thinking, text = blocks(translated(chat({"reasoning_content": "r", "content": "c"}, ({}, "stop"))))
     assert (thinking["thinking"], text["text"]) == ("r", "c")
 
 
-def test_row_6_and_case_24_empty_signed_thinking_round_trips() -> None:
+def test_empty_signed_thinking_round_trips() -> None:
     thought = {"type": "thinking", "thinking": "", "signature": "c2ln"}
     call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
     body = {
@@ -113,7 +113,7 @@ def test_row_6_and_case_24_empty_signed_thinking_round_trips() -> None:
     assert "reasoning_content" not in chat_body["messages"][1]
 
 
-def test_row_7_and_case_1_interleaved_parallel_arguments_stay_with_their_call() -> None:
+def test_interleaved_parallel_arguments_stay_with_their_call() -> None:
     stream = chat(
         ROLE,
         tool(0, id="a", name="f"),
@@ -127,7 +127,7 @@ def test_row_7_and_case_1_interleaved_parallel_arguments_stay_with_their_call() 
     assert [(call["id"], call["json"]) for call in blocks(translated(stream))] == [("a", '{"x":1}'), ("b", '{"y":2}')]
 
 
-def test_rows_8_to_10_indices_are_contiguous_from_0() -> None:
+def test_to_10_indices_are_contiguous_from_0() -> None:
     stream = chat(
         {"reasoning_content": "r"}, {"content": "c"}, tool(3, "{}", id="a", name="f"), tool(7, "{}", id="b", name="g"),
         ({}, "tool_calls"),
@@ -137,7 +137,7 @@ def test_rows_8_to_10_indices_are_contiguous_from_0() -> None:
     assert only["id"] == "a"
 
 
-def test_row_11_translators_share_no_state() -> None:
+def test_translators_share_no_state() -> None:
     stream = chat({"content": "x"}, tool(0, "{}", id="a", name="f"), ({}, "tool_calls"))
     alone = dragoman.stream_translator(source="openai", target="anthropic")
     expected = alone.feed(stream) + alone.close()
@@ -149,13 +149,13 @@ def test_row_11_translators_share_no_state() -> None:
     assert {out + each.close() for out, each in zip(outs, many, strict=True)} == {expected}
 
 
-def test_rows_13_and_14_late_usage_gives_one_message_delta_before_message_stop() -> None:
+def test_14_late_usage_gives_one_message_delta_before_message_stop() -> None:
     frames = translated(chat({"content": "x"}, ({}, "stop"), None))
     assert kinds(frames)[-2:] == ["message_delta", "message_stop"]
     assert kinds(frames).count("message_delta") == 1
 
 
-def test_case_4_usage_arithmetic_both_ways() -> None:
+def test_usage_arithmetic_both_ways() -> None:
     frames = translated(chat({"content": "x"}, ({}, "stop"), None))
     usage = frames[-2]["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["output_tokens"]) == (32, 100, 7)
@@ -179,7 +179,7 @@ def test_case_4_usage_arithmetic_both_ways() -> None:
     assert last["prompt_tokens_details"]["cached_tokens"] == 100
 
 
-def test_row_15_a_second_finish_changes_nothing() -> None:
+def test_a_second_finish_changes_nothing() -> None:
     once = chat(tool(0, '{"a":1}', id="a", name="f"), ({}, "tool_calls"))
     twice = chat(tool(0, '{"a":1}', id="a", name="f"), ({}, "tool_calls"), ({}, "tool_calls"))
     assert translated(once) == translated(twice)
@@ -187,23 +187,23 @@ def test_row_15_a_second_finish_changes_nothing() -> None:
 
 @pytest.mark.parametrize("done", [True, False])
 @pytest.mark.parametrize("delta", [{"content": "x"}, tool(0, "{}", id="a", name="f")])
-def test_row_16_no_finish_reason_is_an_error_with_or_without_done(delta: Any, done: bool) -> None:
+def test_no_finish_reason_is_an_error_with_or_without_done(delta: Any, done: bool) -> None:
     frames = translated(chat(delta, done=done))
     assert kinds(frames)[-1] == "error"
     assert "message_stop" not in kinds(frames)
 
 
-def test_row_17_an_empty_finish_reason_is_none_yet() -> None:
+def test_an_empty_finish_reason_is_none_yet() -> None:
     stream = chat(({"content": "a"}, ""), ({"content": "b"}, ""), ({}, "length"))
     frames = translated(stream)
     assert (blocks(frames)[0]["text"], stop_of(frames)) == ("ab", "max_tokens")
 
 
-def test_row_18_stop_with_a_tool_call_is_tool_use() -> None:
+def test_stop_with_a_tool_call_is_tool_use() -> None:
     assert stop_of(translated(chat(tool(0, "{}", id="a", name="f"), ({}, "stop")))) == "tool_use"
 
 
-def test_row_19_tool_calls_without_a_call_is_end_turn() -> None:
+def test_tool_calls_without_a_call_is_end_turn() -> None:
     assert stop_of(translated(chat({"content": "x"}, ({}, "tool_calls")))) == "end_turn"
 
 
@@ -216,9 +216,7 @@ def test_row_19_tool_calls_without_a_call_is_end_turn() -> None:
         (26, '"{\\"a\\":1}"', {"a": 1}),
     ],
 )
-def test_rows_25_to_27_arguments_in_history_become_an_object(
-    row: int, arguments: str, expected: dict[str, Any]
-) -> None:
+def test_to_27_arguments_in_history_become_an_object(row: int, arguments: str, expected: dict[str, Any]) -> None:
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
     body = {
         "model": "m",
@@ -251,26 +249,26 @@ def anthropic(body: dict[str, Any]) -> dict[str, Any]:
     return dragoman.translate_request(body, source="openai", target="anthropic").body
 
 
-def test_row_29_consecutive_tool_messages_are_one_turn_with_one_result_each() -> None:
+def test_consecutive_tool_messages_are_one_turn_with_one_result_each() -> None:
     *_, turn = anthropic(history("a", "b", results=("b", "a", "a")))["messages"]
     results = [block["tool_use_id"] for block in turn["content"] if block["type"] == "tool_result"]
     assert results == ["b", "a"]
 
 
-def test_row_30_tool_history_without_tools_is_accepted() -> None:
+def test_tool_history_without_tools_is_accepted() -> None:
     body = history("a")
     del body["tools"]
     assert anthropic(body)["messages"][1]["content"][0]["type"] == "tool_use"
 
 
-def test_row_31_a_choice_without_tools_is_dropped() -> None:
+def test_a_choice_without_tools_is_dropped() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tool_choice": "required"}
     sent = anthropic({**body, "parallel_tool_calls": False})
     assert "tool_choice" not in sent
 
 
 @pytest.mark.parametrize("bad", ["call_x|fc_y", "a.b:c", "x" * 65, "naïve"])
-def test_row_32_and_case_14_illegal_ids_are_aliased_alike_on_call_and_result(bad: str) -> None:
+def test_illegal_ids_are_aliased_alike_on_call_and_result(bad: str) -> None:
     sent = anthropic(history(bad))
     alias = sent["messages"][1]["content"][0]["id"]
     assert alias == sent["messages"][2]["content"][0]["tool_use_id"]
@@ -279,20 +277,20 @@ def test_row_32_and_case_14_illegal_ids_are_aliased_alike_on_call_and_result(bad
     assert len(alias) <= 64
 
 
-def test_case_14_legal_ids_stay_and_empty_ones_are_refused() -> None:
+def test_legal_ids_stay_and_empty_ones_are_refused() -> None:
     assert anthropic(history("y" * 64))["messages"][1]["content"][0]["id"] == "y" * 64
     with pytest.raises(MalformedRequest, match=r"messages\[1\]\.tool_calls\[0\]"):
         anthropic(history(""))
 
 
-def test_case_15_two_long_ids_with_one_beginning_stay_two() -> None:
+def test_two_long_ids_with_one_beginning_stay_two() -> None:
     ids = ("p" * 80 + "1" * 10, "p" * 80 + "2" * 10)
     calls = anthropic(history(*ids))["messages"][1]["content"]
     assert len({call["id"] for call in calls}) == 2
 
 
 @pytest.mark.parametrize("name", ["files.read all", "n" * 129])
-def test_row_34_and_case_16_names_are_aliased_and_mapped_back(name: str) -> None:
+def test_names_are_aliased_and_mapped_back(name: str) -> None:
     body = history("a", name=name)
     body["tools"].append({"type": "function", "function": {"name": "files_read_all"}})
     done = dragoman.translate_request(body, source="openai", target="anthropic")
@@ -313,7 +311,7 @@ def test_row_34_and_case_16_names_are_aliased_and_mapped_back(name: str) -> None
     assert back.body["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == name
 
 
-def test_row_36_blank_texts_do_not_travel_to_anthropic() -> None:
+def test_blank_texts_do_not_travel_to_anthropic() -> None:
     messages = [{"role": "user", "content": "  "}, {"role": "user", "content": "x"}]
     sent = anthropic({"model": "m", "messages": messages})
     assert all(parse_message_stream["content"].strip() for parse_message_stream in sent["messages"])
@@ -323,7 +321,7 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwG
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
 
 
-def test_row_37_an_image_in_a_tool_result_reaches_the_model() -> None:
+def test_an_image_in_a_tool_result_reaches_the_model() -> None:
     body = {
         "model": "m",
         "max_tokens": 9,
@@ -339,13 +337,13 @@ def test_row_37_an_image_in_a_tool_result_reaches_the_model() -> None:
     assert user["content"][0]["image_url"]["url"].endswith(PIXEL)
 
 
-def test_row_38_a_user_image_reaches_the_model() -> None:
+def test_a_user_image_reaches_the_model() -> None:
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": [IMAGE]}]}
     (parse_message_stream,) = dragoman.translate_request(body, source="anthropic", target="openai").body["messages"]
     assert parse_message_stream["content"][0]["image_url"]["url"] == f"data:image/png;base64,{PIXEL}"
 
 
-def test_row_47_reasoning_content_goes_back_on_tool_turns() -> None:
+def test_reasoning_content_goes_back_on_tool_turns() -> None:
     """An open model gets its reasoning back through an Anthropic client, which knows only signed thinking."""
     frames = translated(chat({"reasoning_content": "plan"}, tool(0, "{}", id="a", name="f"), ({}, "tool_calls")))
     thinking, call = blocks(frames)
@@ -363,7 +361,7 @@ def test_row_47_reasoning_content_goes_back_on_tool_turns() -> None:
     assert sent["messages"][1]["reasoning_content"] == "plan"
 
 
-def test_row_48_a_custom_tool_is_a_function_elsewhere_and_free_text_again_here() -> None:
+def test_a_custom_tool_is_a_function_elsewhere_and_free_text_again_here() -> None:
     body = {
         "model": "m",
         "messages": [{"role": "user", "content": "x"}],
@@ -386,7 +384,7 @@ def test_row_48_a_custom_tool_is_a_function_elsewhere_and_free_text_again_here()
     assert (call["type"], call["custom"]) == ("custom", {"name": "apply_patch", "input": "*** Begin"})
 
 
-def test_case_13_fragments_cut_inside_escapes_and_characters_are_exact() -> None:
+def test_fragments_cut_inside_escapes_and_characters_are_exact() -> None:
     whole = chat(tool(0, '{"p":"caf', id="a", name="f"), tool(0, "é \\u00"), tool(0, 'e9"}'), ({}, "tool_calls"))
     for cut in range(1, len(whole)):
         translator = dragoman.stream_translator(source="openai", target="anthropic")
@@ -395,13 +393,13 @@ def test_case_13_fragments_cut_inside_escapes_and_characters_are_exact() -> None
         assert json.loads(call["json"]) == {"p": "café é"}
 
 
-def test_case_17_results_stay_in_the_clients_order_before_the_text() -> None:
+def test_results_stay_in_the_clients_order_before_the_text() -> None:
     *_, turn = anthropic(history("a", "b", results=("b", "a")))["messages"]
     found = [block.get("tool_use_id", block.get("text")) for block in turn["content"]]
     assert found == ["b", "a", "go on"]
 
 
-def test_case_18_an_unanswered_call_gets_an_error_result() -> None:
+def test_an_unanswered_call_gets_an_error_result() -> None:
     *_, turn = anthropic(history("a", "b", results=("a",)))["messages"]
     assert turn["content"][1] == {
         "type": "tool_result",
@@ -411,13 +409,13 @@ def test_case_18_an_unanswered_call_gets_an_error_result() -> None:
     }
 
 
-def test_case_19_a_result_for_an_unknown_id_becomes_text() -> None:
+def test_a_result_for_an_unknown_id_becomes_text() -> None:
     *_, turn = anthropic(history("a", results=("a", "zz")))["messages"]
     assert [block["type"] for block in turn["content"]] == ["tool_result", "text", "text"]
     assert turn["content"][1]["text"] == "rzz"
 
 
-def test_case_20_empty_result_and_empty_text_beside_a_call() -> None:
+def test_empty_result_and_empty_text_beside_a_call() -> None:
     body = history("a")
     body["messages"][1]["content"] = ""
     body["messages"][2]["content"] = ""

@@ -77,7 +77,7 @@ def test_002_an_image_becomes_an_entry_of_images() -> None:
 
 PAGES = sorted(page.name for page in ROOT.glob("*.md"))
 
-_UNTOLD = {"_version.py", "__main__.py"}
+_NOT_DESCRIBED = {"_version.py", "__main__.py"}
 _NAMED = re.compile(r"`([\w./-]+(?:/|\.py))`")
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)")
 
@@ -95,7 +95,7 @@ def test_a_path_named_in_architecture_exists(path: str) -> None:
 def test_architecture_names_every_part_of_the_package() -> None:
     package = ROOT / "src" / "dragoman"
     parts = {f"src/dragoman/{init.parent.name}/" for init in package.glob("*/__init__.py")}
-    parts |= {f"src/dragoman/{module.name}" for module in package.glob("*.py") if module.name not in _UNTOLD}
+    parts |= {f"src/dragoman/{module.name}" for module in package.glob("*.py") if module.name not in _NOT_DESCRIBED}
     assert parts <= set(named_paths())
 
 

@@ -69,7 +69,7 @@ def test_an_item_that_brings_tools_is_not_lost_when_they_are_offered(target: str
 
 
 def test_a_tool_in_such_an_item_that_only_responses_has_is_lost() -> None:
-    added = {"type": "additional_tools", "tools": [{"type": "web_search"}]}
+    added = {"type": "additional_tools", "tools": [{"type": "image_generation"}]}
     _, notes = sent("responses", "anthropic", body_with([added, {"role": "user", "content": "hi"}]))
     assert [note.split(":")[0] for note in notes] == ["[foreign.tool] dropped input[0].tools[0]"]
 

@@ -50,7 +50,7 @@ LONG = "QUJD" * 200
         ({"type": "x", "content": "a", "y": "b"}, 'a\n{"y":"b"}'),
     ],
 )
-def test_l1_what_a_part_says(part: Any, text: str) -> None:
+def test_what_a_part_says(part: Any, text: str) -> None:
     assert part_text(part).text == text
 
 
@@ -164,7 +164,7 @@ FOUND = {"type": "web_search_result", "url": "https://found", "title": "Title", 
         ("x_widget", {"text": "a"}, None),
     ],
 )
-def test_l34_the_words_for_what_a_provider_ran(kind: str, data: Any, words: str | None) -> None:
+def test_the_words_for_what_a_provider_ran(kind: str, data: Any, words: str | None) -> None:
     found = server_tool_text(Opaque("x", data, kind))
     assert (found.text if found else None) == words
 
@@ -239,7 +239,7 @@ def translated(source: str, target: str, body: Body) -> tuple[str, tuple[Note, .
     [("anthropic", ANTHROPIC), ("responses", RESPONSES), ("gemini", GEMINI), ("bedrock", BEDROCK)],
     ids=["anthropic", "responses", "gemini", "bedrock"],
 )
-def test_l34_history_keeps_what_a_provider_found_with_its_sources(source: str, body: Body, target: str) -> None:
+def test_history_keeps_what_a_provider_found_with_its_sources(source: str, body: Body, target: str) -> None:
     sent, notes = translated(source, target, body)
     assert "QUERY" in sent
     assert "https://found" in sent
@@ -274,7 +274,7 @@ FILE = "JVBERi0x" + "QUJD" * 200
         ({"type": "image", "source_type": "base64", "data": PICTURE, "mime_type": "image/png"}, "image", "image/png"),
     ],
 )
-def test_l1_media_of_every_form_is_read(part: Body, kind: str, mime: str) -> None:
+def test_media_of_every_form_is_read(part: Body, kind: str, mime: str) -> None:
     media = read_any_media("x", part, Location())
     assert media is not None and (media.kind, media.mime) == (kind, mime)
     nested: Body = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "a"}, part]}
@@ -325,7 +325,7 @@ def body_with(source: str, part: Any) -> Body:
 
 @pytest.mark.parametrize("source", ["anthropic", "openai"])
 @pytest.mark.parametrize("target", ["anthropic", "openai", "responses", "bedrock", "gemini", "kiro"])
-def test_l1_an_image_in_a_nested_result_reaches_the_target(source: str, target: str) -> None:
+def test_an_image_in_a_nested_result_reaches_the_target(source: str, target: str) -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PICTURE}}
     inner = {"type": "tool_result", "tool_use_id": "c2", "content": [{"type": "text", "text": "MARK"}, image]}
     translation = translate_request(body_with(source, inner), source=source, target=target, model="m")
@@ -335,7 +335,7 @@ def test_l1_an_image_in_a_nested_result_reaches_the_target(source: str, target: 
 
 
 @pytest.mark.parametrize("target", ["anthropic", "openai", "responses", "bedrock", "gemini", "kiro"])
-def test_l1_the_name_of_an_image_is_kept_as_text(target: str) -> None:
+def test_the_name_of_an_image_is_kept_as_text(target: str) -> None:
     resource = {"uri": "file:///MARK.png", "mimeType": "image/png", "blob": PICTURE}
     translation = translate_request(
         body_with("anthropic", {"type": "resource", "resource": resource}), source="anthropic", target=target
@@ -345,7 +345,7 @@ def test_l1_the_name_of_an_image_is_kept_as_text(target: str) -> None:
     assert "media.name" in [note.rule for note in translation.notes]
 
 
-def test_l1_citations_of_a_text_in_a_result_are_not_lost_without_a_note() -> None:
+def test_citations_of_a_text_in_a_result_are_not_lost_without_a_note() -> None:
     part: Body = {"type": "text", "text": "a", "citations": [{"cited_text": "MARK"}]}
     translation = translate_request(body_with("openai", part), source="openai", target="responses")
     assert "messages[2].content[0].citations" in [note.at for note in translation.notes if note.action == "dropped"]
@@ -353,12 +353,12 @@ def test_l1_citations_of_a_text_in_a_result_are_not_lost_without_a_note() -> Non
     assert "MARK" in part_text({**part, "type": "x"}).text
 
 
-def test_l1_a_screenshot_in_a_computer_call_output_reaches_the_target() -> None:
-    shot = {"type": "computer_screenshot", "image_url": f"data:image/png;base64,{PICTURE}"}
+def test_a_screenshot_in_a_computer_call_output_reaches_the_target() -> None:
+    screenshot = {"type": "computer_screenshot", "image_url": f"data:image/png;base64,{PICTURE}"}
     items: list[Body] = [
         {"role": "user", "content": "go"},
         {"type": "computer_call", "call_id": "c", "id": "x", "status": "completed", "action": {"type": "screenshot"}},
-        {"type": "computer_call_output", "call_id": "c", "output": shot},
+        {"type": "computer_call_output", "call_id": "c", "output": screenshot},
     ]
     translation = translate_request({"model": "m", "input": items}, source="responses", target="anthropic")
     assert translation.raw.decode().count(PICTURE) == 1

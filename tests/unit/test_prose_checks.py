@@ -33,6 +33,32 @@ def test_banned_words_are_found_in_comments_docstrings_and_messages() -> None:
     assert found == [(1, "'told'"), (2, "'Nobody'"), (4, "'whoever'"), (9, "'tells'")]
 
 
+def test_comments_of_code_blocks_and_of_other_files_are_prose() -> None:
+    page = "Text.\n```toml\nport = 1  # told: 0 is any\n```\n"
+    assert [number for number, _ in banned(prose.markdown(page))] == [3]
+    assert [number for number, _ in banned(prose.comments("all: ## dawdles\n-- whoever\nx = 'told'"))] == [1, 2]
+
+
+SCRIPT = """/** Nobody reads. @param {Told} told */
+const told = "told"; // whoever comes
+const text = h("p.told", `It tells ${told} a \\u201cstory\\u201d`);
+"""
+
+
+def test_banned_words_are_found_in_comments_and_texts_of_javascript() -> None:
+    found = sorted((number, what.split(":")[0]) for number, what in banned(prose.javascript(SCRIPT)))
+    assert found == [(1, "'Nobody'"), (2, "'whoever'"), (3, "'tells'")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["def test_it_is_told(): pass", "class FrontDoor: pass", "SAID = 1", "self.nobody = 1", "def f(knobs): pass"],
+)
+def test_banned_words_are_found_in_names(text: str) -> None:
+    assert len(list(banned(prose.names(text)))) == 1
+    assert list(banned(prose.names(f"print({text.split(maxsplit=1)[0]!r}, told)"))) == []  # a use is no definition
+
+
 @pytest.mark.parametrize(
     "text",
     [

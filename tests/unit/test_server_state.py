@@ -32,7 +32,9 @@ def responses(*items: Any, **more: Any) -> dict[str, Any]:
 
 
 THREAD = {"type": "continue", "previous_message_id": "msg_1"}
-HELD: dict[str, tuple[str, dict[str, Any], str]] = {  # the client's dialect, its request, the place of the reference
+REFERENCES: dict[
+    str, tuple[str, dict[str, Any], str]
+] = {  # the client's dialect, its request, the place of the reference
     "thread": ("anthropic", anthropic(thread=THREAD), "thread"),
     "thread of next year": ("anthropic", anthropic(thread={"type": "fork", "from": "msg_1"}), "thread"),
     "previous": ("responses", responses(previous_response_id="resp_1"), "previous_response_id"),
@@ -79,9 +81,9 @@ def results(conversation: Conversation) -> list[ToolResult]:
 
 
 @pytest.mark.parametrize("repair", [False, True], ids=["passes", "repair"])
-@pytest.mark.parametrize("title", HELD)
-def test_l2_a_result_stays_a_result_where_the_service_holds_its_call(title: str, repair: bool) -> None:
-    source, body, _ = HELD[title]
+@pytest.mark.parametrize("title", REFERENCES)
+def test_a_result_stays_a_result_where_the_service_holds_its_call(title: str, repair: bool) -> None:
+    source, body, _ = REFERENCES[title]
     translation_plan = planned(source, source, body, repair=repair)
     assert not translation_plan.notes and translation_plan.verbatim is not repair
     assert (
@@ -96,10 +98,10 @@ def test_l2_a_result_stays_a_result_where_the_service_holds_its_call(title: str,
     } or "type" in title
 
 
-@pytest.mark.parametrize("title", [*HELD, *BEGUN])
+@pytest.mark.parametrize("title", [*REFERENCES, *BEGUN])
 @pytest.mark.parametrize("target", NAMES)
-def test_l2_l15_elsewhere_it_is_refused_and_the_place_is_named(title: str, target: str) -> None:
-    source, body, place = {**HELD, **BEGUN}[title]
+def test_elsewhere_it_is_refused_and_the_place_is_named(title: str, target: str) -> None:
+    source, body, place = {**REFERENCES, **BEGUN}[title]
     if target == source:
         planned(source, target, body).call()
         return
@@ -121,7 +123,7 @@ def test_a_result_without_a_call_is_still_an_orphan_where_nothing_is_held(source
     )
 
 
-def test_l2_other_results_of_a_continued_request_are_paired_as_ever() -> None:
+def test_other_results_of_a_continued_request_are_paired_as_ever() -> None:
     call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
     again = {"type": "function_call_output", "call_id": "a", "output": "other"}
     body = responses(call, {**again, "output": "one"}, again, previous_response_id="resp_1")
@@ -130,7 +132,7 @@ def test_l2_other_results_of_a_continued_request_are_paired_as_ever() -> None:
     assert [note.rule for note in translation_plan.notes] == ["tools.duplicate_result"]
 
 
-def test_l2_the_error_of_a_thread_makes_the_sdks_send_the_whole_history() -> None:
+def test_the_error_of_a_thread_makes_the_sdks_send_the_whole_history() -> None:
     with pytest.raises(Unrepresentable) as refused:
         planned("anthropic", "openai", anthropic(thread=THREAD))
     codec = registry.get("anthropic").codec
@@ -139,7 +141,7 @@ def test_l2_the_error_of_a_thread_makes_the_sdks_send_the_whole_history() -> Non
     assert body["error"]["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 
-def test_l2_the_services_own_refusal_of_a_thread_keeps_its_details() -> None:
+def test_the_services_own_refusal_of_a_thread_keeps_its_details() -> None:
     codec = registry.get("anthropic").codec
     details = {"error_code": "thread_not_found", "previous_message_id": "msg_1"}
     error = {"type": "error", "error": {"type": "invalid_request_error", "message": "no", "details": details}}
@@ -147,18 +149,18 @@ def test_l2_the_services_own_refusal_of_a_thread_keeps_its_details() -> None:
     assert json.loads(codec.render_fault(fault))["error"]["details"] == details
 
 
-def test_l2_a_paused_turn_of_a_thread_goes_on_without_a_message() -> None:
+def test_a_paused_turn_of_a_thread_goes_on_without_a_message() -> None:
     translation_plan = planned("anthropic", "anthropic", {**anthropic(thread=THREAD), "messages": []})
     assert not translation_plan.notes and translation_plan.verbatim
     assert translation_plan.call().body["messages"] == []  # type: ignore[call-overload,index]
 
 
-def test_l2_a_compatible_service_can_be_configured_as_without_threads() -> None:
+def test_a_compatible_service_can_be_configured_as_without_threads() -> None:
     with pytest.raises(Unrepresentable, match="thread"):
         dragoman.translate_request(anthropic(thread=THREAD), source="anthropic", target="anthropic", threads=False)
 
 
-def test_l2_no_thread_is_nothing_held() -> None:
+def test_no_thread_is_nothing_held() -> None:
     assert read("anthropic", anthropic(thread=None)).server_state == ()
     assert (
         read("responses", responses(previous_response_id=None, conversation=None, background=False)).server_state == ()
@@ -173,16 +175,16 @@ def test_a_conversation_that_names_nothing_is_malformed(conversation: Any) -> No
     assert refused.value.at.startswith("conversation")
 
 
-@pytest.mark.parametrize("title", [*HELD, *BEGUN])
-def test_l2_l15_the_library_keeps_nothing_and_says_so(title: str) -> None:
-    source, body, place = {**HELD, **BEGUN}[title]
+@pytest.mark.parametrize("title", [*REFERENCES, *BEGUN])
+def test_the_library_keeps_nothing_and_says_so(title: str) -> None:
+    source, body, place = {**REFERENCES, **BEGUN}[title]
     with pytest.raises(Unrepresentable) as refused:
         dragoman.translate_request(body, source=source, target="kiro")
     assert refused.value.at == place
 
 
 @pytest.mark.parametrize("status", ["queued", "in_progress"])
-def test_l15_an_unfinished_response_is_an_answer_only_where_a_job_was_asked_for(status: str) -> None:
+def test_an_unfinished_response_is_an_answer_only_where_a_job_was_asked_for(status: str) -> None:
     codec = registry.get("responses").codec
     body = {"id": "resp_1", "object": "response", "status": status, "model": "m", "output": [], "background": True}
     job, other = (read("responses", {"model": "m", "input": "x", **more}) for more in ({"background": True}, {}))
@@ -220,7 +222,7 @@ def with_file(source: str, part: Any, *, last: bool) -> dict[str, Any]:
 
 @pytest.mark.parametrize("target", NAMES)
 @pytest.mark.parametrize("source", FILES)
-def test_l2_a_file_id_never_goes_to_another_service(source: str, target: str) -> None:
+def test_a_file_id_never_goes_to_another_service(source: str, target: str) -> None:
     name, part = FILES[source]
     services = {"anthropic": "anthropic", "bedrock.invoke": "anthropic", "responses": "openai", "openai": "openai"}
     same = services[source] == services.get(target)
@@ -256,7 +258,7 @@ def with_address(source: str, address: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("target", NAMES)
 @pytest.mark.parametrize("source", ADDRESSES)
-def test_l2_an_address_that_only_the_clients_service_can_read_never_goes_elsewhere(source: str, target: str) -> None:
+def test_an_address_that_only_the_clients_service_can_read_never_goes_elsewhere(source: str, target: str) -> None:
     for address in ADDRESSES[source]:
         body = with_address(source, address)
         if target == source:

@@ -11,7 +11,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from tests.words.banned import banned, long_lines
-from tests.words.prose import ROOT, files, prose
+from tests.words.prose import ROOT, files, names, prose
 
 
 def main(arguments: list[str]) -> int:
@@ -34,6 +34,8 @@ def main(arguments: list[str]) -> int:
 def problems(path: Path) -> list[str]:
     """Return the problems of a file: line number, then what is wrong."""
     found = list(banned(prose(path)))
+    if path.suffix == ".py":
+        found += banned(names(path.read_text(encoding="utf-8")))
     if "docs" in path.relative_to(ROOT).parts:
         found += long_lines(path.read_text(encoding="utf-8"))
     return [f"{number}: {what}" for number, what in sorted(found)]

@@ -1,4 +1,6 @@
-"""The prose of a file: Markdown without code, and the comments, docstrings and messages of Python modules."""
+"""The prose of a file: Markdown without code but with the comments of its code blocks; comments, docstrings and messages
+of Python modules; comments of other files.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ _SKIPPED = frozenset({"node_modules", "build", ".venv"})
 _CODE = re.compile(r"(`+).+?\1")
 _ADDRESS = re.compile(r"\]\([^)]*\)|<?\w+://[^\s>)]+>?")
 _COMMENT = re.compile(r"^#+:? ?(?:type:|noqa|fmt:|pragma:|mypy:|!/).*|^#+:? ?")
-# Names of code that stand in prose without backticks: a_name, a.name, CamelCase, a/path, --option, 0x1f, word=value.
+_CODE_COMMENT = re.compile(r"(?:^|\s)(?:#+|//|--) +(.+)$")
+_JAVASCRIPT = re.compile(
+    r"(?P<comment>/\*.*?\*/|(?<![:\\])//[^\n]*)|\"(?:[^\"\\\n]|\\.)*\"|`(?:[^`\\]|\\.)*`", re.DOTALL
+)
+# What is no prose: types of comments, values inside templates, escapes, and paths of drawings.
+_TAG = re.compile(r"@(?:type|returns) \{.*|@\w+ (?:\{(?:[^{}]|\{[^{}]*\})*\} )?[\w.\[\]]*")
+_ESCAPE = re.compile(r"\$\{[^{}]*\}|\\u(?:\{\w+\}|\w{4})|\\.|\b[MmLlHhVvAaZz][\d.-][^\"]*")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")  # where a word of a CamelCase name begins
+# Names of code in prose without backticks: a_name, a.name, CamelCase, a/path, --option, 0x1f, word=value.
 _NAME = re.compile(
     r"(?<![\w-])--?\w[\w-]*|\w*[\w)\]]*[_=@\\/$#{}<>|^~+*]+[\w.,()\[\]{}\"'=/<>|:$#*-]*"
     r"|\b\w+(?:\.\w+)+\b|\b\w*[a-z0-9][A-Z]\w*|\b[A-Z]+[a-z]?\d\w*|\b\w*\d\w*"
@@ -33,7 +43,11 @@ def files(paths: list[str]) -> list[Path]:
             found |= (
                 {path}
                 if path.is_file()
-                else {*path.rglob("*.md" if "docs" in path.relative_to(ROOT).parts else "*.py")}
+                else {
+                    each
+                    for suffix in (["*.md"] if "docs" in path.relative_to(ROOT).parts else ["*.py", "*.js"])
+                    for each in path.rglob(suffix)
+                }
             )
     chosen = [path for path in found if not _SKIPPED.intersection(path.relative_to(ROOT).parts)]
     return sorted(path for path in chosen if str(path.relative_to(ROOT)) not in GENERATED)
@@ -42,11 +56,19 @@ def files(paths: list[str]) -> list[Path]:
 def prose(path: Path) -> dict[int, str]:
     """Return the prose of a file by line number."""
     text = path.read_text(encoding="utf-8")
-    return markdown(text) if path.suffix == ".md" else python(text, messages="tests" not in path.parts)
+    match path.suffix:
+        case ".py":
+            return python(text, messages="tests" not in path.parts)
+        case ".md":
+            return markdown(text)
+        case ".js":
+            return javascript(text)
+        case _:
+            return comments(text)
 
 
 def markdown(text: str) -> dict[int, str]:
-    """Return the prose of Markdown: without code blocks, code spans and addresses."""
+    """Return the prose of Markdown without code spans and addresses; of code blocks only the comments."""
     found: dict[int, str] = {}
     is_code = False
     for number, line in enumerate(text.splitlines(), 1):
@@ -54,17 +76,53 @@ def markdown(text: str) -> dict[int, str]:
             is_code = not is_code
         elif not is_code:
             found[number] = _plain(line)
+        elif comment := _CODE_COMMENT.search(line):
+            found[number] = _plain(comment.group(1))
     return found
 
 
+def comments(text: str) -> dict[int, str]:
+    """Return the comments of a Makefile, a shell script, SQL or TOML."""
+    found = {number: _CODE_COMMENT.search(line) for number, line in enumerate(text.splitlines(), 1)}
+    return {number: _plain(comment.group(1)) for number, comment in found.items() if comment}
+
+
 def python(text: str, messages: bool = True) -> dict[int, str]:
-    """Return the comments and docstrings of a module, and its messages, which all stand on line 1."""
+    """Return the comments and docstrings of a module, and its messages, which are all on line 1."""
     found: dict[int, str] = {}
     for number, words in [*_comments(text), *_docstrings(text)]:
         found[number] = f"{found[number]} {_plain(words)}" if number in found else _plain(words)
     if messages:
         words = "  ".join(_plain(message.words) for message in collect({"module": text}))
         found[1] = f"{found.get(1, '')} {words}"
+    return found
+
+
+def javascript(text: str) -> dict[int, str]:
+    """Return the comments of a JavaScript module without their types, and its texts of several words."""
+    found: dict[int, str] = {}
+    for token in _JAVASCRIPT.finditer(text):
+        first = text.count("\n", 0, token.start()) + 1
+        for number, line in enumerate(token[0].splitlines(), first):
+            words = _TAG.sub(" ", line) if token["comment"] else _ESCAPE.sub(" ", line.strip('"`'))
+            if token["comment"] or len(words.split()) > 1:
+                found[number] = f"{found.get(number, '')} {_plain(words)}"
+    return found
+
+
+def names(text: str) -> dict[int, str]:
+    """Return the names that a module defines, as words, by line number: `get_key` and `GetKey` are "get key"."""
+    found: dict[int, str] = {}
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                pass
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+                pass
+            case _:
+                continue
+        words = _HUMP.sub(" ", name).replace("_", " ")
+        found[node.lineno] = f"{found[node.lineno]}, {words}" if node.lineno in found else words
     return found
 
 

@@ -123,7 +123,7 @@ def test_what_is_no_rate(value: object) -> None:
         ("cache_read = nan", "my.toml:7: prices[0].cache_read: 'nan' is not a price"),
         ("cache_read = []", "my.toml:7: prices[0].cache_read: expected a price, got []"),
         ('plan = "yes"', "my.toml:7: prices[0].plan: expected true or false, got 'yes'"),
-        ("source = 1.5", "my.toml:7: prices[0].source: expected a text in quotes, got '1.5'"),
+        ("source = 1.5", "my.toml:7: prices[0].source: expected a string in quotes, got '1.5'"),
         ('seen = "2026-11-18"', "my.toml:7: prices[0].seen: expected a date without quotes, as in 2026-11-18"),
         ("seen = 2026-11-18T10:00:00", "my.toml:7: prices[0].seen: expected a date without quotes"),
         ('upstream = "x"', "my.toml:2: prices[0]: set provider, or upstream for the price of one upstream"),
@@ -142,7 +142,7 @@ def test_a_mistake_names_file_line_and_key(line: str, problem: str) -> None:
 
 def test_tiers_are_there_once() -> None:
     tier = "{ tokens = 9, input = 1, output = 1 }"
-    assert problems(ROW + f"over = [{tier}, {tier}]") == ["my.toml:7: prices[0].over[1]: tokens = 9 is there twice"]
+    assert problems(ROW + f"over = [{tier}, {tier}]") == ["my.toml:7: prices[0].over[1]: tokens = 9 occurs twice"]
 
 
 def test_all_mistakes_are_reported_in_the_order_of_the_file() -> None:

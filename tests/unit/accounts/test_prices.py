@@ -141,7 +141,7 @@ def test_the_version_changes_with_what_a_cost_depends_on() -> None:
 
 
 def test_the_cache_of_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_CACHED", 10)
+    monkeypatch.setattr(module, "_MAX_CACHED", 10)
     book = PriceBook([[price(1, "gpt-*")]])
     for number in range(100):
         assert cost(book, f"gpt-{number}") == 1

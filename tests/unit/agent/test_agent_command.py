@@ -24,7 +24,6 @@ THING = 3
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_agent_tools.py").write_text(TOOLS)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DRAGOMAN_KEY", raising=False)
 
 
 def command(*arguments: str) -> int:
@@ -68,23 +67,34 @@ def test_a_tool_that_is_not_there_is_wrong_usage(tool: str, capsys: pytest.Captu
     assert capsys.readouterr().err.startswith("dragoman: ")
 
 
-def test_an_upstream_needs_an_address() -> None:
-    assert command("hi", "--upstream", "anthropic") == 2
-    assert command("hi", "--upstream", "nosuch", "--url", "http://127.0.0.1:1") == 2
+def test_a_dialect_needs_an_address() -> None:
+    assert command("hi", "--dialect", "anthropic") == 2
+    assert command("hi", "--dialect", "nosuch", "--url", "http://127.0.0.1:1") == 2
 
 
-@pytest.mark.parametrize("dialect", ["anthropic", "openai", "bedrock"])
-def test_it_asks_an_upstream_with_the_key_of_the_environment(
+@pytest.mark.parametrize("dialect", ["anthropic", "openai", "bedrock", "gemini"])
+def test_it_asks_a_service_with_the_key_of_the_environment(
     dialect: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("DRAGOMAN_KEY", "secret")
+    monkeypatch.setenv("MY_KEY", "secret")
     with running_simulator(dialect) as service:
-        assert command("hi", "--upstream", dialect, "--url", service.url, "--model", "m", "--quiet") == 0
+        words = ("--dialect", dialect, "--url", service.url, "--model", "m", "--quiet", "--key-env", "MY_KEY")
+        assert command("hi", *words) == 0
         headers = service.requests[0].headers
     assert capsys.readouterr().out == "You said: hi\n"
-    assert "secret" in (headers.get("x-api-key") or headers["authorization"])
+    assert "secret" in (headers.get("x-api-key") or headers.get("x-goog-api-key") or headers["authorization"])
+
+
+def test_no_key_is_sent_that_was_not_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """DRAGOMAN_KEY is the key of a gateway, which `run` gives to clients, and not that of an upstream."""
+    monkeypatch.setenv("DRAGOMAN_KEY", "secret")
+    with running_simulator("openai") as service:
+        assert command("hi", "--dialect", "openai", "--url", service.url, "--model", "m", "--quiet") == 1
+        assert "secret" not in str(service.requests[0].headers)
+        assert command("hi", "--dialect", "openai", "--url", service.url, "--key-env", "NO_SUCH") == 5
+    assert "environment variable NO_SUCH is not set" in capsys.readouterr().err
 
 
 def test_trouble_is_one_sentence_and_an_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("hi", "--upstream", "openai", "--url", "http://127.0.0.1:1", "--model", "m", "--quiet") == 1
+    assert command("hi", "--dialect", "openai", "--url", "http://127.0.0.1:1", "--model", "m", "--quiet") == 1
     assert "could not connect to 127.0.0.1:1" in capsys.readouterr().err

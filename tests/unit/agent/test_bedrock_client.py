@@ -106,7 +106,6 @@ def test_an_input_that_is_no_object_becomes_one(shape: Any, body: Any, message: 
 
 
 def test_an_input_that_is_left_out_is_empty() -> None:
-    # case 10
     call = BedrockClient().parse_tool_use(response(flat(toolUseId="t1", name="q")))
     assert call == ToolUseBlock(id="t1", name="q", input={})
 
@@ -127,7 +126,6 @@ def test_an_input_that_is_left_out_is_empty() -> None:
     ],
 )
 def test_a_response_of_another_shape_is_never_an_attribute_error(bad: Any) -> None:
-    # case 11
     for read in (BedrockClient().parse_tool_use, BedrockClient().parse_tool_uses, BedrockClient().text_of):
         with pytest.raises(BedrockResponseError) as refused:
             read(bad)

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 
 from dragoman.agent import (
     AgentRunner,
-    Answered,
-    Asked,
     BedrockClient,
-    Called,
     DialectClient,
-    Ended,
     HttpSender,
+    ReasoningReceived,
+    RunEnded,
+    RunEvent,
     RunResult,
-    Said,
-    Stepped,
+    StepEnded,
     StepResult,
-    Thought,
-    Watched,
+    StepStarted,
+    TextReceived,
+    ToolEnded,
+    ToolStarted,
 )
 from dragoman.errors import Fault, LocalMisuse
 from dragoman.model.blocks import Reasoning, Signature, Text, ToolCall, ToolResult
@@ -279,8 +279,8 @@ def test_a_run_can_be_cancelled_while_tools_run() -> None:
 
 
 def test_a_run_can_be_cancelled_while_the_model_speaks() -> None:
-    def watch(event: Watched) -> None:
-        if isinstance(event, Said):
+    def watch(event: RunEvent) -> None:
+        if isinstance(event, TextReceived):
             runner.cancel()
 
     client = Scripted(answer("a", "b", "c"))
@@ -337,13 +337,23 @@ def test_a_mistake_of_ours_is_raised() -> None:
 
 
 def test_a_watcher_sees_everything_in_its_order() -> None:
-    seen: list[Watched] = []
+    seen: list[RunEvent] = []
     client = Scripted(answer("I look.", ("a", "get", '{"city":"x"}')), answer("ok"))
     result = AgentRunner(client, [get], model="m", watch=seen.append).run("x")
     kinds = [type(event) for event in seen]
-    assert kinds == [Asked, Said, Called, Answered, Stepped, Asked, Said, Stepped, Ended]
-    assert seen[2] == Called("a", "get", '{"city":"x"}')
-    assert seen[-1] == Ended(result)
+    assert kinds == [
+        StepStarted,
+        TextReceived,
+        ToolStarted,
+        ToolEnded,
+        StepEnded,
+        StepStarted,
+        TextReceived,
+        StepEnded,
+        RunEnded,
+    ]
+    assert seen[2] == ToolStarted("a", "get", '{"city":"x"}')
+    assert seen[-1] == RunEnded(result)
 
 
 def test_a_run_goes_on_from_an_earlier_one() -> None:
@@ -449,11 +459,11 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 
 
 def test_thinking_is_shown() -> None:
-    seen: list[Watched] = []
+    seen: list[RunEvent] = []
     thought: list[Event] = [BlockStarted(9, Reasoning("", "x")), ReasoningDelta(9, "hm"), BlockEnded(9)]
     first = answer("ok")
     AgentRunner(Scripted([first[0], *thought, *first[1:]]), model="m", watch=seen.append).run("x")
-    assert Thought("hm") in seen
+    assert ReasoningReceived("hm") in seen
 
 
 # --- ids of raw responses
@@ -473,30 +483,30 @@ def test_thinking_is_shown() -> None:
         ["a\ud800"],
     ],
 )
-def test_l35_a_step_mends_ids_as_a_run_does(ids: list[str]) -> None:
+def test_a_step_mends_ids_as_a_run_does(ids: list[str]) -> None:
     """Illegal, over-long and duplicate ids: calls, answers and the assistant message carry the same legal ones."""
     blocks = [{"toolUse": {"toolUseId": each, "name": "get", "input": {"city": each}}} for each in ids]
     result = AgentRunner(BedrockClient(), [get]).step(raw({"text": "I look."}, *blocks))
-    mended = [call["id"] for call in result.calls]
-    assert len(set(mended)) == len(ids)
-    assert all(re.fullmatch(r"[a-zA-Z0-9_.:-]{1,64}", each) for each in mended)
-    assert [answer["id"] for answer in result.answers] == mended
-    assert [each["toolResult"]["toolUseId"] for each in result.tool_results] == mended
+    aliases = [call["id"] for call in result.calls]
+    assert len(set(aliases)) == len(ids)
+    assert all(re.fullmatch(r"[a-zA-Z0-9_.:-]{1,64}", each) for each in aliases)
+    assert [answer["id"] for answer in result.answers] == aliases
+    assert [each["toolResult"]["toolUseId"] for each in result.tool_results] == aliases
     assert result.assistant_message == {
         "role": "assistant",
         "content": [
             {"text": "I look."},
             *(
                 {"toolUse": {"toolUseId": new, "name": "get", "input": {"city": old}}}
-                for new, old in zip(mended, ids, strict=True)
+                for new, old in zip(aliases, ids, strict=True)
             ),
         ],
     }
     again = AgentRunner(BedrockClient(), [get]).step(raw(*blocks))
-    assert [call["id"] for call in again.calls] == mended
+    assert [call["id"] for call in again.calls] == aliases
 
 
-def test_l35_legal_ids_stay() -> None:
+def test_legal_ids_stay() -> None:
     block = {"type": "tool_use", "toolUseId": "a.b:c-1", "name": "get", "input": {"city": "Oslo"}}
     result = AgentRunner(BedrockClient(), [get]).step(raw(block))
     assert [call["id"] for call in result.calls] == ["a.b:c-1"]

@@ -149,7 +149,7 @@ def test_arguments_come_as_the_functions_own_types() -> None:
         ({"city": 3}, "city"),
     ],
 )
-def test_arguments_that_do_not_fit_are_told(arguments: Any, words: str) -> None:
+def test_arguments_that_do_not_fit_are_reported(arguments: Any, words: str) -> None:
     with pytest.raises(ToolError, match=words):
         as_tool(weather).call(arguments)
 
@@ -184,7 +184,7 @@ def test_a_coroutine_is_awaited() -> None:
     assert as_tool(slow).call({"n": 1}) == (Text("2"),)
 
 
-def test_an_error_is_told_by_its_name_and_words() -> None:
+def test_an_error_is_reported_by_its_type_and_message() -> None:
     def fail() -> None:
         raise KeyError("lost")
 

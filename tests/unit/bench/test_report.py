@@ -1,4 +1,4 @@
-"""The report of `make bench`: a bar that is missed, or could have been judged and was not, fails the run."""
+"""The report of `make bench`: a limit that is exceeded, or could have been judged and was not, fails the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bench.codec_costs import (
 )
 from bench.exchanges import exchange, translated_response
 from bench.measure import Cell, Results, WorkersCell
-from bench.scenarios import BARS, BY_NAME, LIMITS, OURS, SCENARIOS, TENSORZERO, Limit
+from bench.scenarios import BY_NAME, LIMITS, OURS, RATIO_LIMITS, SCENARIOS, TENSORZERO, Limit
 
 
 def costing(ms: float) -> Cell:
@@ -35,30 +35,34 @@ def beside(ours: list[float], theirs: list[float]) -> Results:
 
 
 def test_a_bar_is_judged_by_the_median_of_the_rounds_own_ratios() -> None:
-    shaken = beside([0.4, 4.0, 0.4], [1.0, 10.0, 1.0])  # a slow moment slows both
+    noisy = beside([0.4, 4.0, 0.4], [1.0, 10.0, 1.0])  # a slow moment slows both
 
-    assert report.missed(shaken, ["A"], ()) == []
-    assert report.missed(beside([0.7, 0.7, 0.1], [1.0, 1.0, 1.0]), ["A"], ()) == ["A against tensorzero: 0.70, bar 0.6"]
+    assert report.missed(noisy, ["A"], ()) == []
+    assert report.missed(beside([0.7, 0.7, 0.1], [1.0, 1.0, 1.0]), ["A"], ()) == [
+        "A against tensorzero: 0.70, limit 0.6"
+    ]
 
 
 def test_an_unmeasured_bar_is_missed_unless_its_peer_is_absent() -> None:
-    nothing = Results()
+    empty = Results()
 
-    assert report.missed(nothing, ["A"], ()) == ["A against tensorzero: not measured"]
-    assert report.missed(nothing, ["A"], {TENSORZERO}) == []
-    assert report.unjudged(nothing, ["A"], {TENSORZERO}) == ["A"]
-    assert report.missed(nothing, ["B"], {TENSORZERO}) == []
+    assert report.missed(empty, ["A"], ()) == ["A against tensorzero: not measured"]
+    assert report.missed(empty, ["A"], {TENSORZERO}) == []
+    assert report.unjudged(empty, ["A"], {TENSORZERO}) == ["A"]
+    assert report.missed(empty, ["B"], {TENSORZERO}) == []
 
 
 def test_a_bar_against_ourselves_is_never_excused() -> None:
-    absent = {bar.rival.partition(":")[0] for bar in BARS} - {OURS}
+    absent = {ratio_limit.peer.partition(":")[0] for ratio_limit in RATIO_LIMITS} - {OURS}
 
-    assert report.missed(Results(), [bar.figure for bar in BARS], absent) == ["E2 against dragoman:E: not measured"]
+    assert report.missed(Results(), [ratio_limit.figure for ratio_limit in RATIO_LIMITS], absent) == [
+        "E2 against dragoman:E: not measured"
+    ]
 
 
 def test_our_own_bad_cell_fails_the_run_and_another_gateways_does_not() -> None:
     results = Results(
-        troubles={"dragoman, F": "3 errors", "dragoman yesterday, F": "3 errors", "litellm, C": "an error"}
+        problems={"dragoman, F": "3 errors", "dragoman yesterday, F": "3 errors", "litellm, C": "an error"}
     )
 
     assert report.missed(results, ["F"], ()) == ["dragoman, F: 3 errors"]
@@ -73,7 +77,7 @@ def test_growth_is_judged_and_what_was_not_measured_does_not_pass(limit: Limit) 
     assert len(report.missed(results, ["growth"], ())) == 1
 
     del results.figures[limit.figure]
-    assert report.missed(results, ["growth"], ()) == [f"{limit.title}: not measured, bar {limit.most:g}"]
+    assert report.missed(results, ["growth"], ()) == [f"{limit.title}: not measured, limit {limit.most:g}"]
     assert report.missed(results, ["A"], {TENSORZERO}) == []
 
 
@@ -115,12 +119,12 @@ def test_the_chart_has_a_bar_for_every_gateway_the_longer_the_dearer_and_is_xml(
     assert chart.write(Results(), place) == ""
     assert "(picture.svg)" in chart.write(beside([0.04], [0.4]), place)
 
-    drawn = place.read_text()
+    chart_text = place.read_text()
 
-    bars = [node for node in ElementTree.fromstring(drawn).iter() if node.tag.endswith("rect")]
+    bars = [node for node in ElementTree.fromstring(chart_text).iter() if node.tag.endswith("rect")]
     short, long = (float(bar.get("width", 0)) for bar in bars)
     assert short < long
-    assert "NaN" not in drawn
+    assert "NaN" not in chart_text
 
 
 # --- The guard against slow codecs: it can fail, and it does not fail for nothing
@@ -133,8 +137,8 @@ def test_a_codec_that_does_its_work_twice_is_too_slow_and_the_same_codec_is_not(
         work()
         work()
 
-    works = {"as it was": work, "again": work, "twice": twice}
-    counted = {name: float(count_steps(each)) for name, each in works.items()}
+    tasks = {"as it was": work, "again": work, "twice": twice}
+    counted = {name: float(count_steps(each)) for name, each in tasks.items()}
     assert set(find_slower(counted, dict.fromkeys(counted, counted["as it was"]), MAX_STEP_RATIO)) == {"twice"}
     assert counted["again"] == counted["as it was"]
 
@@ -142,8 +146,8 @@ def test_a_codec_that_does_its_work_twice_is_too_slow_and_the_same_codec_is_not(
 def test_work_of_c_is_seen_in_the_cpu() -> None:
     """A regular expression that reads for long is one instruction."""
     text, looks = "a" * 2000, re.compile("a*b")  # quadratic
-    works = {"none": reference_work, "much": lambda: (reference_work(), looks.search(text))}
-    measured = measure_costs(works, turns=5)
+    tasks = {"none": reference_work, "much": lambda: (reference_work(), looks.search(text))}
+    measured = measure_costs(tasks, turns=5)
     assert set(find_slower(measured, dict.fromkeys(measured, measured["none"]))) == {"much"}
 
 
@@ -184,6 +188,6 @@ def test_the_raw_call_holds_whole_json(kind: str) -> None:
 
 
 def test_every_bar_names_a_figure_that_is_measured() -> None:
-    rivals = {scenario.name: scenario.rivals for scenario in SCENARIOS}
-    for bar in BARS:
-        assert bar.figure in ("cold start", "idle memory") or bar.rival in rivals[bar.figure]
+    peers = {scenario.name: scenario.peers for scenario in SCENARIOS}
+    for ratio_limit in RATIO_LIMITS:
+        assert ratio_limit.figure in ("cold start", "idle memory") or ratio_limit.peer in peers[ratio_limit.figure]

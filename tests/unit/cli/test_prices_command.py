@@ -137,7 +137,7 @@ def test_import_writes_the_users_file(run: Run, tmp_path: Path) -> None:
     status, out, err = run("import", str(source))
     assert (status, out) == (0, "")
     assert "left out 1: a provider that Dragoman does not know" in err
-    assert f"wrote {own_file(tmp_path)}: 1 models in 1 prices, of LiteLLM" in err
+    assert f"wrote {own_file(tmp_path)}: 1 model in 1 price, of LiteLLM" in err
     (price,) = read_price_file(own_file(tmp_path)).prices
     assert (price.models, price.provider, str(price.seen)) == (("gpt-x",), "openai", "2026-03-01")
     assert [tier.over for tier in price.tiers] == [272_000]

@@ -22,17 +22,18 @@ from dragoman.cli.client_setup import (
     shell_key,
 )
 from dragoman.cli.detection import detect_upstreams
-from dragoman.cli.model_choice import KnownModels
+from dragoman.cli.model_choice import KnownModels, ModelChoice
 from dragoman.cli.run import child_environment, run_child
+from dragoman.gateway.codex_models import render_codex_models
 from dragoman.gateway.config import build_config
-from dragoman.gateway.listing import ModelEntry
+from dragoman.gateway.model_entries import ModelEntry
 
 URL, KEY, MODEL = "http://127.0.0.1:1", "dgm_the-key", "m-1"
 EVERY = pytest.mark.parametrize("recipe", [*CLIENTS, *SDKS, ANY_COMMAND], ids=lambda recipe: recipe.name)
 
 
 def setup_of(recipe: ClientSetup, **more: object) -> ChildSetup:
-    return fill_setup(recipe, url=URL, key=KEY, model=MODEL, **more)  # type: ignore[arg-type]
+    return fill_setup(recipe, url=URL, key=KEY, choice=ModelChoice(MODEL), **more)  # type: ignore[arg-type]
 
 
 @EVERY
@@ -43,7 +44,7 @@ def test_a_recipe_is_filled_in_whole_gives_the_key_by_variable_only_and_takes_aw
         for answered in (True, False):
             done = setup_of(recipe, requested=requested, is_served=lambda name, yes=answered: yes)
             text = " ".join([*done.env.values(), *done.args])
-            assert not re.search(r"\{(url|key|model|models)\}", text)
+            assert not re.search(r"\{(url|key|model|small_model|models|window)\}", text)
             assert KEY in done.env.values()
             assert not any(KEY in word for word in done.args)
             assert URL in text
@@ -65,7 +66,7 @@ def test_a_wanted_model_reaches_the_client(recipe: ClientSetup) -> None:
     assert "wanted-model" in " ".join([*done.env.values(), *done.args])
 
 
-def test_a_clients_own_names_stay_while_somebody_answers_them() -> None:
+def test_a_clients_own_names_stay_while_an_upstream_answers_them() -> None:
     claude = find_setup("claude", {})
     assert "ANTHROPIC_MODEL" not in setup_of(claude).env
     some = setup_of(claude, is_served=lambda name: "haiku" not in name)
@@ -73,12 +74,20 @@ def test_a_clients_own_names_stay_while_somebody_answers_them() -> None:
     assert "ANTHROPIC_DEFAULT_OPUS_MODEL" not in some.env
 
 
+def test_codex_gets_entries_for_models_that_it_does_not_know() -> None:
+    listed = [ModelEntry(name, "u", "openai", name, window) for name, window in (("a", 10_000), ("gpt-5.5", None))]
+    entries = render_codex_models(listed, "chosen")
+    shown = [(each["slug"], each["context_window"], each["priority"]) for each in entries if isinstance(each, dict)]
+    assert shown == [("chosen", 200_000, 0), ("a", 10_000, 1)]
+    assert all(isinstance(each, dict) and each["base_instructions"] for each in entries)
+
+
 def test_a_client_is_known_by_the_name_of_its_file() -> None:
     assert find_setup("/opt/tools/codex", {}).name == "codex"
     assert find_setup("my-codex", {}) == ANY_COMMAND
 
 
-def test_opencode_is_told_the_models_and_their_limits_where_both_are_known() -> None:
+def test_opencode_gets_the_models_and_their_limits_where_both_are_known() -> None:
     listed = [ModelEntry("a", "u", "openai", "a", 10, 5), ModelEntry("b", "u", "openai", "b", 10)]
     text = setup_of(find_setup("opencode", {}), listed=listed).env["OPENCODE_CONFIG_CONTENT"]
     models = json.loads(text)["provider"]["dragoman"]["models"]
@@ -144,7 +153,7 @@ def test_init_leaves_a_link_to_nowhere_alone(bare: Path) -> None:
     assert link.is_symlink()
 
 
-def test_a_file_that_may_not_be_run_is_told_apart_from_one_that_is_not_there(bare: Path) -> None:
+def test_a_file_that_may_not_be_run_is_distinguished_from_one_that_is_missing(bare: Path) -> None:
     file = bare / "client"
     file.touch(mode=0o600)
     for client, status in ((file, 126), (bare / "unknown", 127)):
@@ -152,7 +161,7 @@ def test_a_file_that_may_not_be_run_is_told_apart_from_one_that_is_not_there(bar
 
 
 @pytest.mark.parametrize("name", ["key", "my key", "it's; exit 3", "$(exit 4)"])
-def test_a_shell_finds_the_key_in_a_file_at_home_whatever_its_name(tmp_path: Path, name: str) -> None:
+def test_a_shell_finds_the_key_in_a_file_of_the_home_directory_whatever_its_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("the-key")
     config = build_config(f'[server]\nkey = "file:~/{name}"\n', tmp_path / "c.toml", {"HOME": str(tmp_path)}, {}).config
     words = shell_key(config, {"HOME": str(tmp_path)})

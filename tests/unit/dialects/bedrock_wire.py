@@ -72,7 +72,7 @@ def _bytes(item: Any) -> bytes:
 def decode_stream(data: bytes, conversation: Conversation = REQUEST) -> list[Event]:
     """The events of a stream, without the places of blocks."""
     reader = StreamReader(DIALECT.binding.frame_decoder(), DIALECT.codec.decoder(conversation, SYSTEM_ENVIRONMENT))
-    events = [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
+    events = [event for decoded in (*reader.feed(data), *reader.close()) for event in decoded.events]
     return [structs.replace(event, wire_index=None) if isinstance(event, BlockStarted) else event for event in events]
 
 

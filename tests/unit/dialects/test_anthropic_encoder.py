@@ -85,7 +85,7 @@ def encoded(*events: Event) -> list[dict[str, Any]]:
 
 def decoded(data: bytes) -> Events:
     reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(REQUEST, STILL))
-    return tuple(event for step in [*reader.feed(data), *reader.close()] for event in step.events)
+    return tuple(event for decoded in [*reader.feed(data), *reader.close()] for event in decoded.events)
 
 
 def final_message(data: bytes) -> Any:
@@ -274,14 +274,14 @@ def forwarded(data: bytes, drop: int | None = None, change: bool = False) -> byt
         CODEC.encoder(REQUEST, STILL),
     )
     out = b""
-    for step in [*reader.feed(data), *reader.close()]:
-        events = tuple(event for event in step.events if drop is None or getattr(event, "key", None) != drop)
+    for decoded in [*reader.feed(data), *reader.close()]:
+        events = tuple(event for event in decoded.events if drop is None or getattr(event, "key", None) != drop)
         if change:
             events = tuple(
                 Stopped(Stop(StopReason.LENGTH)) if isinstance(event, Stopped) else event for event in events
             )
-        if step.raw and events == step.events and encoder.passes(events):
-            out += step.raw
+        if decoded.raw and events == decoded.events and encoder.passes(events):
+            out += decoded.raw
         else:
             out += b"".join(BINDING.encode_frame(payload) for payload in encoder.feed(events))
     return out

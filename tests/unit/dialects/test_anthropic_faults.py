@@ -289,7 +289,7 @@ def body_with(tool: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool["type"])
-def test_l3_a_tool_that_the_client_runs_is_offered_as_a_function(tool: dict[str, Any], target: str) -> None:
+def test_a_tool_that_the_client_runs_is_offered_as_a_function(tool: dict[str, Any], target: str) -> None:
     translation = translate_request(body_with(tool), source="anthropic", target=target)
     name = tool.get("name") or tool["function"]["name"]
     assert f'"name":"{name}"' in translation.raw.decode()

@@ -13,7 +13,18 @@ from dragoman.dialects.anthropic import DIALECT
 from dragoman.dialects.base import SYSTEM_ENVIRONMENT, Environment, StreamReader
 from dragoman.errors import BadFrame, DragomanError, Fault, MissingField, OutOfOrder, UpstreamFault
 from dragoman.model.assemble import EventOrderCheck, assemble_reply, check, reply_events
-from dragoman.model.blocks import CitationSource, Extra, Opaque, Reasoning, Signature, Text, ToolCall
+from dragoman.model.blocks import (
+    CitationSource,
+    Extra,
+    Opaque,
+    Reasoning,
+    Signature,
+    Text,
+    ToolCall,
+    WebPage,
+    WebResults,
+    WebSearch,
+)
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, StopReason, Usage
 from dragoman.model.events import (
     FINISHED,
@@ -72,6 +83,7 @@ def stop(reason: str | None = "end_turn", usage: Any = None, **more: Any) -> dic
 
 LAST = {"type": "message_stop"}
 SERVER_TOOL: dict[str, Any] = {"type": "server_tool_use", "id": "srv_1", "name": "web_search"}
+PAGES = WebResults("srv_1", (WebPage("u"),))
 FOUND: dict[str, Any] = {
     "type": "web_search_tool_result",
     "tool_use_id": "srv_1",
@@ -123,8 +135,8 @@ def frame(data: Any, kind: str | None = None) -> Frame:
 def read(data: bytes, *cuts: int) -> Events:
     reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(REQUEST, SYSTEM_ENVIRONMENT))
     edges = [0, *cuts, len(data)]
-    steps = [step for a, b in itertools.pairwise(edges) for step in reader.feed(data[a:b])]
-    return placeless([event for step in [*steps, *reader.close()] for event in step.events])
+    frames = [decoded for a, b in itertools.pairwise(edges) for decoded in reader.feed(data[a:b])]
+    return placeless([event for decoded in [*frames, *reader.close()] for event in decoded.events])
 
 
 def placeless(events: list[Event]) -> Events:
@@ -164,9 +176,17 @@ def test_a_rich_stream_is_decoded_into_its_events() -> None:
         BlockStarted(1, hidden),
         SignatureAdded(1, Signature("anthropic", "hidden", "redacted")),
         BlockEnded(1),
-        BlockStarted(2, Opaque("anthropic", {**SERVER_TOOL, "input": {"query": "é"}}, "server_tool_use")),
+        BlockStarted(
+            2,
+            Opaque(
+                "anthropic",
+                {**SERVER_TOOL, "input": {"query": "é"}},
+                "server_tool_use",
+                effects=(WebSearch("srv_1", "é"),),
+            ),
+        ),
         BlockEnded(2),
-        BlockStarted(3, Opaque("anthropic", FOUND, "web_search_tool_result")),
+        BlockStarted(3, Opaque("anthropic", FOUND, "web_search_tool_result", effects=(PAGES,))),
         BlockEnded(3),
         BlockStarted(4, Text("")),
         TextDelta(4, "Found \U0001f600 "),
@@ -279,7 +299,7 @@ def test_an_unknown_block_that_is_complete_is_emitted_at_once() -> None:
     late = delta(0, "odd_delta", more=1)
     events = after_start(begin(0, **FOUND), late, end(0))
     assert events == (
-        BlockStarted(0, Opaque("anthropic", FOUND, "web_search_tool_result")),
+        BlockStarted(0, Opaque("anthropic", FOUND, "web_search_tool_result", effects=(PAGES,))),
         OpaqueEvent("anthropic", "content_block_delta", late),
         BlockEnded(0),
     )
@@ -288,9 +308,9 @@ def test_an_unknown_block_that_is_complete_is_emitted_at_once() -> None:
 def test_unknown_events_and_deltas_are_kept() -> None:
     odd: dict[str, Any] = {"type": "weather", "sun": True}
     assert after_start(odd) == (OpaqueEvent("anthropic", "weather", odd),)
-    strange = delta(0, "sparkle_delta", glitter=1)
-    assert after_start(begin(0, type="text", text=""), strange)[1:] == (
-        OpaqueEvent("anthropic", "content_block_delta", strange),
+    unknown_delta = delta(0, "sparkle_delta", glitter=1)
+    assert after_start(begin(0, type="text", text=""), unknown_delta)[1:] == (
+        OpaqueEvent("anthropic", "content_block_delta", unknown_delta),
     )
 
 
@@ -455,7 +475,7 @@ def test_data_that_is_no_json_is_a_bad_frame(data: bytes) -> None:
         (stop(usage={"output_tokens": "many"}), LAST),
     ],
 )
-def test_l20_a_deviation_that_loses_nothing_is_no_violation(frames: tuple[dict[str, Any], ...]) -> None:
+def test_a_deviation_that_loses_nothing_is_no_violation(frames: tuple[dict[str, Any], ...]) -> None:
     check(decode(START, *frames))
 
 

@@ -44,7 +44,6 @@ def from_openai(body: Any, model: str = CLAUDE) -> tuple[Any, list[str]]:
 
 @pytest.mark.parametrize("id_", ["i" * 64, "a.b:c"])
 def test_a_legal_id_stays(id_: str) -> None:
-    # case 14
     body, rules = from_openai(_called(id_))
     assert body["messages"][1]["content"][0]["toolUse"]["toolUseId"] == id_
     assert "ids.renamed" not in rules
@@ -104,7 +103,6 @@ def test_no_choice_without_tools(more: dict[str, Any]) -> None:
 
 
 def test_choice_none_without_tool_history_offers_no_tools() -> None:
-    # case 22
     body, rules = from_anthropic({**_anthropic("x"), "tool_choice": {"type": "none"}})
     assert "toolConfig" not in body
     assert "bedrock.tools.none" in rules
@@ -112,7 +110,6 @@ def test_choice_none_without_tool_history_offers_no_tools() -> None:
 
 @pytest.mark.parametrize(("model", "free"), [(CLAUDE, {"tool_choice": {"type": "none"}}), (NOVA, None)])
 def test_choice_none_with_tool_history_keeps_the_tools(model: str, free: Any) -> None:
-    # case 22
     body, rules = from_openai({**_called("a"), "tool_choice": "none"}, model)
     assert body["toolConfig"] == {"tools": [{"toolSpec": {"name": "get", "inputSchema": {"json": SCHEMA}}}]}
     assert body.get("additionalModelRequestFields") == free
@@ -134,7 +131,6 @@ def _anthropic(*blocks: Any, **more: Any) -> dict[str, Any]:
 
 
 def test_nothing_blank_is_sent() -> None:
-    # case 20
     calls = {"type": "tool_use", "id": "a", "name": "get", "input": {}}
     body, rules = from_anthropic(
         {
@@ -179,7 +175,7 @@ VENDORS = (
 
 
 @pytest.mark.parametrize("model", [None, *VENDORS])
-def test_l12_every_vendor_takes_the_status_of_a_result(model: str | None) -> None:
+def test_every_vendor_takes_the_status_of_a_result(model: str | None) -> None:
     """Recorded requests with `toolResult.status` were accepted by Nova, Llama 4, Pixtral and Kimi."""
     failed = {"type": "tool_result", "tool_use_id": "a", "content": "boom", "is_error": True}
     history = [
@@ -196,7 +192,7 @@ def test_l12_every_vendor_takes_the_status_of_a_result(model: str | None) -> Non
 
 @pytest.mark.parametrize("model", VENDORS)
 @pytest.mark.parametrize("status", ["success", "error"])
-def test_l12_a_status_of_the_client_itself_is_kept_and_breaks_no_rule(model: str, status: str) -> None:
+def test_a_status_of_the_client_itself_is_kept_and_breaks_no_rule(model: str, status: str) -> None:
     """The same dialect on both sides."""
     use = {"toolUse": {"toolUseId": "a", "name": "get", "input": {}}}
     result = {"toolResult": {"toolUseId": "a", "content": [{"text": "boom"}], "status": status}}
@@ -263,7 +259,6 @@ def test_cache_marks_become_cache_points_after_their_blocks() -> None:
 
 
 def test_of_five_cache_marks_the_oldest_message_loses_its_mark() -> None:
-    # case 23
     marked = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
     turns = [{"role": role, "content": [marked]} for role in ("user", "assistant", "user", "assistant", "user")]
     body, rules = from_anthropic({"messages": turns})
@@ -286,7 +281,7 @@ def test_a_mark_inside_a_result_moves_out_of_it() -> None:
     assert "bedrock.cache.moved" in rules
 
 
-def test_no_hour_follows_five_minutes() -> None:
+def test_a_mark_before_one_of_an_hour_is_of_an_hour() -> None:
     short, hour = {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}
     body, rules = from_anthropic(
         {
@@ -294,8 +289,8 @@ def test_no_hour_follows_five_minutes() -> None:
             "messages": [{"role": "user", "content": [{"type": "text", "text": "x", "cache_control": hour}]}],
         }
     )
-    assert body["messages"][0]["content"][1] == {"cachePoint": {"type": "default"}}
-    assert "bedrock.cache.ttl" in rules
+    assert body["system"][1] == body["messages"][0]["content"][1] == {"cachePoint": {"type": "default", "ttl": "1h"}}
+    assert "cache.ttl" in rules
 
 
 def test_tools_have_cache_marks_only_where_the_model_accepts_them() -> None:

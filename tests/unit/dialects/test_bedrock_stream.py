@@ -100,7 +100,6 @@ def test_token_counts_have_the_fields_of_each_client() -> None:
 
 
 def test_a_stream_without_metadata_has_ended_all_the_same() -> None:
-    # case 5
     data = stream(START, text(0, "x"), stop("end_turn"))
     assert decode_stream(data)[-1] == FINISHED
     events = parse_sse(to("anthropic", data))
@@ -266,7 +265,6 @@ def test_a_call_that_the_limit_cut_is_closed_uncompleted() -> None:
 
 
 def test_a_call_without_arguments_is_a_call_of_an_empty_object() -> None:
-    # case 12
     data = stream(START, use(0, "t1", "now"), stop("tool_use"), METADATA)
     fragments = [
         e["delta"]["partial_json"]
@@ -277,7 +275,6 @@ def test_a_call_without_arguments_is_a_call_of_an_empty_object() -> None:
 
 
 def test_fragments_cut_inside_escapes_and_characters_arrive_exactly() -> None:
-    # case 13
     data = stream(START, use(0, "t1", "get", '{"p":"caf', "é \\u00", 'e9"}'), stop("tool_use"), METADATA)
     joined = "".join(event.text for event in decode_stream(data) if isinstance(event, ArgumentsDelta))
     assert json.loads(joined) == {"p": "café é"}
@@ -285,7 +282,7 @@ def test_fragments_cut_inside_escapes_and_characters_arrive_exactly() -> None:
 
 @pytest.mark.parametrize("start", [{"name": "q"}, {"toolUseId": None, "name": "q"}, {"toolUseId": "", "name": "q"}])
 def test_a_call_without_an_id_names_the_missing_field(start: dict[str, Any]) -> None:
-    # row 35 and case 9, streamed
+    # streamed
     fault = fault_of(stream(START, ("contentBlockStart", {"contentBlockIndex": 0, "start": {"toolUse": start}})))
     assert "toolUse.toolUseId" in fault.message
     assert fault.status == 502
@@ -348,7 +345,6 @@ def test_an_exception_in_the_stream_ends_it_with_its_message(kind: str, meant: s
 
 
 def test_throttling_after_output_is_an_error_of_each_client_dialect() -> None:
-    # case 7
     data = stream(START, [delta(0, text=piece) for piece in "abc"], ("!throttlingException", {"message": "slow down"}))
     assert parse_sse(to("anthropic", data))[-1]["error"] == {"type": "rate_limit_error", "message": "slow down"}
     assert b"event: error\n" in to("anthropic", data)
@@ -362,7 +358,6 @@ def test_an_exception_without_a_message_gets_one() -> None:
 
 
 def test_a_truncated_frame_is_no_clean_end() -> None:
-    # case 6
     data = stream(START, text(0, "x"), stop("end_turn"), METADATA)
     last = len(stream(METADATA))
     for missing in (*range(1, 20), last - 1):

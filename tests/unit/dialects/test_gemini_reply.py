@@ -96,7 +96,7 @@ def test_a_malformed_reply_without_content_is_a_failure(reason: str) -> None:
 
 
 @pytest.mark.parametrize("reason", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
-def test_l20_a_reply_that_lost_a_call_is_a_failure_with_any_content(reason: str) -> None:
+def test_a_reply_that_lost_a_call_is_a_failure_with_any_content(reason: str) -> None:
     body = whole(candidate({"text": "x"}, reason=reason))
     with pytest.raises(UpstreamFault, match=reason):
         parsed(body)
@@ -222,8 +222,8 @@ def test_an_error_within_a_stream_is_read_in_each_of_its_forms(tail: bytes) -> N
     data = sse(chunk({"text": "a"})) + tail
     for size in (1, 7, len(data)):
         reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(EMPTY_REQUEST, fixed_environment()))
-        steps = [step for at in range(0, len(data), size) for step in reader.feed(data[at : at + size])]
-        events = [event for step in (*steps, *reader.close()) for event in step.events]
+        frames = [decoded for at in range(0, len(data), size) for decoded in reader.feed(data[at : at + size])]
+        events = [event for decoded in (*frames, *reader.close()) for event in decoded.events]
         assert events[-1] == Failed(Fault("overloaded", "overloaded", 503, code="UNAVAILABLE"))
 
 
@@ -232,8 +232,8 @@ def test_a_stream_that_is_one_array_is_read_too() -> None:
     data = json.dumps(responses, indent=1).encode()
     for size in (1, 5, len(data)):
         reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(EMPTY_REQUEST, fixed_environment()))
-        steps = [step for at in range(0, len(data), size) for step in reader.feed(data[at : at + size])]
-        events = tuple(event for step in (*steps, *reader.close()) for event in step.events)
+        frames = [decoded for at in range(0, len(data), size) for decoded in reader.feed(data[at : at + size])]
+        events = tuple(event for decoded in (*frames, *reader.close()) for event in decoded.events)
         assert assemble_reply(events).choices[0].blocks == (Text("a {[\\b"),)
 
 

@@ -216,18 +216,18 @@ STRUCTURED: list[Any] = [
 
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("value", STRUCTURED, ids=json.dumps)
-def test_l13_a_result_round_trips_unchanged(value: Any, other: str) -> None:
+def test_a_result_round_trips_unchanged(value: Any, other: str) -> None:
     assert there_and_back(value, other) == value
 
 
 @pytest.mark.parametrize("other", WITH_ERRORS)
 @pytest.mark.parametrize("value", [{"error": "no"}, {"error": {"code": 1}}, {"error": [1, 2]}], ids=json.dumps)
-def test_l13_so_does_an_error(value: Any, other: str) -> None:
+def test_so_does_an_error(value: Any, other: str) -> None:
     assert there_and_back(value, other) == value
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_l13_wrapped_content_is_not_wrapped_again(other: str) -> None:
+def test_wrapped_content_is_not_wrapped_again(other: str) -> None:
     assert there_and_back({"result": {"a": 1}}, other) == {"a": 1}
     assert there_and_back({"result": "x"}, other) == {"output": "x"}
 
@@ -247,7 +247,7 @@ def _is_no_wrapper(value: dict[str, Any]) -> bool:
 @given(
     value=st.dictionaries(NAMES, VALUES, min_size=1, max_size=3).filter(_is_no_wrapper), other=st.sampled_from(OTHERS)
 )
-def test_l13_any_structured_result_round_trips(value: dict[str, Any], other: str) -> None:
+def test_any_structured_result_round_trips(value: dict[str, Any], other: str) -> None:
     assert there_and_back(value, other) == value
 
 
@@ -257,7 +257,7 @@ TEXTS = st.text('ab{}[]":,1 ', max_size=12) | st.dictionaries(
 
 
 @given(text=TEXTS, other=st.sampled_from(["anthropic", "openai", "responses"]))
-def test_l13_any_text_of_another_dialect_is_kept(text: str, other: str) -> None:
+def test_any_text_of_another_dialect_is_kept(text: str, other: str) -> None:
     """A result that is sent to Gemini is read as the same text again."""
     body = {
         "max_tokens": 9,
@@ -273,7 +273,7 @@ def test_l13_any_text_of_another_dialect_is_kept(text: str, other: str) -> None:
     assert content == ((text or "x") if (text or "x").strip() else "")
 
 
-# --- S3: results find their calls in any order, and that takes no time with the square of their number
+# --- results find their calls in any order, and that takes no time with the square of their number
 
 IDS = st.sampled_from(["", "a", "b", "call_gemini_1", "call_gemini_2"])
 TOOL_NAMES = st.sampled_from(["f", "g"])
@@ -332,6 +332,6 @@ def reversed_by_name(count: int) -> Work:
     return work
 
 
-def test_s3_results_in_reverse_order_take_no_square_time() -> None:
+def test_results_in_reverse_order_take_no_square_time() -> None:
     check_linear_growth(reversed_by_id, 200)
     check_linear_growth(reversed_by_name, 200)

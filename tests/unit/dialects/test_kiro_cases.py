@@ -1,4 +1,4 @@
-"""The 25 tricky cases of Kiro conversations, by number."""
+"""Kiro conversations that are hard to translate: odd orders of turns, calls, results, images and names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def schema_of(schema: Any) -> Any:
     return tools(request)["get_weather"]["inputSchema"]["json"]
 
 
-def test_case_01_adjacent_user_turns() -> None:
+def test_adjacent_user_turns() -> None:
     body = anthropic_request(user("a"), user("b"), assistant("c"), user("d"))
     merged, filled = translate_to_kiro(body, pairing="merge"), translate_to_kiro(body)
     assert history(merged) == [("user", "a\n\nb"), ("assistant", "c")]
@@ -54,27 +54,27 @@ def test_case_01_adjacent_user_turns() -> None:
     assert current(merged)["content"] == current(filled)["content"] == "d"
 
 
-def test_case_02_an_assistant_turn_first() -> None:
+def test_an_assistant_turn_first() -> None:
     request = translate_to_kiro(anthropic_request(assistant("hi"), user("x")))
     assert history(request) == [("user", "Continue"), ("assistant", "hi")]
     assert current(request)["content"] == "x"
 
 
-def test_case_03_a_prefill() -> None:
+def test_a_prefill() -> None:
     request = translate_to_kiro(anthropic_request(user("json?"), assistant("{")))
     assert history(request) == [("user", "json?"), ("assistant", "{")]
     assert current(request)["content"] == "Continue"
     assert "turn.placeholder" in rules(request)
 
 
-def test_case_04_a_call_without_text_and_an_empty_result() -> None:
+def test_a_call_without_text_and_an_empty_result() -> None:
     request = translate_to_kiro(anthropic_request(user("a"), assistant([use("t1", "Read")]), user([result("t1", "")])))
     assert history(request)[1] == ("assistant", ".")
     assert results(request) == [{"toolUseId": "t1", "content": [{"text": "(no output)"}], "status": "success"}]
     assert current(request)["content"] == "Tool results provided."
 
 
-def test_case_05_an_image_inside_a_result() -> None:
+def test_an_image_inside_a_result() -> None:
     parts = [{"type": "text", "text": "A"}, IMAGE, {"type": "text", "text": "B"}]
     request = translate_to_kiro(
         anthropic_request(user("a"), assistant([use("t")]), user([result("t", parts)]), tools=[WEATHER])
@@ -83,7 +83,7 @@ def test_case_05_an_image_inside_a_result() -> None:
     assert current(request)["images"] == [{"format": "png", "source": {"bytes": PIXEL}}]
 
 
-def test_case_06_an_error_with_an_object() -> None:
+def test_an_error_with_an_object() -> None:
     request = translate_to_kiro(
         anthropic_request(
             user("a"), assistant([use("t")]), user([result("t", {"code": 7}, is_error=True)]), tools=[WEATHER]
@@ -92,7 +92,7 @@ def test_case_06_an_error_with_an_object() -> None:
     assert results(request) == [{"toolUseId": "t", "content": [{"text": '{"code":7}'}], "status": "error"}]
 
 
-def test_case_07_only_one_of_two_calls_has_a_result() -> None:
+def test_only_one_of_two_calls_has_a_result() -> None:
     request = translate_to_kiro(
         anthropic_request(user("a"), assistant([use("t1"), use("t2")]), user([result("t2", "two")]), tools=[WEATHER])
     )
@@ -102,13 +102,13 @@ def test_case_07_only_one_of_two_calls_has_a_result() -> None:
     }
 
 
-def test_case_08_a_result_without_a_call() -> None:
+def test_a_result_without_a_call() -> None:
     request = translate_to_kiro(anthropic_request(user("a"), assistant("b"), user([result("t9", "survives")])))
     assert current(request)["content"] == "survives"
     assert "userInputMessageContext" not in current(request)
 
 
-def test_case_09_two_results_for_one_call() -> None:
+def test_two_results_for_one_call() -> None:
     body = anthropic_request(
         user("a"), assistant([use("t1")]), user([result("t1", "first"), result("t1", "second")]), tools=[WEATHER]
     )
@@ -117,7 +117,7 @@ def test_case_09_two_results_for_one_call() -> None:
     assert current(request)["content"] == "second"
 
 
-def test_case_10_an_aside_between_results() -> None:
+def test_an_aside_between_results() -> None:
     def tool(call_id: str) -> dict[str, Any]:
         return {"role": "tool", "tool_call_id": call_id, "content": call_id}
 
@@ -142,7 +142,7 @@ def test_case_10_an_aside_between_results() -> None:
     assert current(request)["content"] == "go"
 
 
-def test_case_11_and_row_52_no_tools_but_a_call_in_history() -> None:
+def test_no_tools_but_a_call_in_history() -> None:
     request = translate_to_kiro(anthropic_request(user("a"), assistant([use("t", "grep")]), user([result("t")])))
     assert list(tools(request)) == ["grep"]
     assert tools(request)["grep"]["inputSchema"] == {"json": {"type": "object", "properties": {}}}
@@ -153,7 +153,7 @@ def test_case_11_and_row_52_no_tools_but_a_call_in_history() -> None:
 LONG = "mcp__plugin_very-long-plugin-name_server-name__do_something_really_long_here"
 
 
-def test_case_12_long_names_get_an_alias_that_is_mapped_back() -> None:
+def test_long_names_get_an_alias_that_is_mapped_back() -> None:
     twin = LONG + "_twin"
     declared = [{**WEATHER, "name": LONG}, {**WEATHER, "name": twin}]
     request = translate_to_kiro(
@@ -167,7 +167,7 @@ def test_case_12_long_names_get_an_alias_that_is_mapped_back() -> None:
     assert calls(message) == [("t2", twin, "{}")]
 
 
-def test_case_13_illegal_names_do_not_collide() -> None:
+def test_illegal_names_do_not_collide() -> None:
     declared = [{**WEATHER, "name": "files.read all"}, {**WEATHER, "name": "files_read_all"}]
     request = translate_to_kiro(anthropic_request(user("a"), tools=declared))
     one, other = tools(request)
@@ -176,7 +176,7 @@ def test_case_13_illegal_names_do_not_collide() -> None:
     assert calls(message) == [("t", "files.read all", "{}")]
 
 
-def test_case_14_long_and_empty_descriptions() -> None:
+def test_long_and_empty_descriptions() -> None:
     words = "漢" * 10_241
     request = translate_to_kiro(
         anthropic_request(
@@ -190,7 +190,7 @@ def test_case_14_long_and_empty_descriptions() -> None:
     assert tools(request)["b"]["description"] == "b"
 
 
-def test_case_15_keywords_are_removed_and_properties_of_the_same_names_stay() -> None:
+def test_keywords_are_removed_and_properties_of_the_same_names_stay() -> None:
     schema = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",
@@ -202,7 +202,7 @@ def test_case_15_keywords_are_removed_and_properties_of_the_same_names_stay() ->
     assert schema_of(schema) == {"type": "object", "properties": properties}
 
 
-def test_case_16_unions_at_the_root() -> None:
+def test_unions_at_the_root() -> None:
     string = {"type": "string"}
     schema = {"anyOf": [{"properties": {"a": string}, "required": ["a"]}, {"properties": {"b": string}}]}
     assert schema_of(schema) == {"type": "object", "properties": {"a": string, "b": string}}
@@ -213,13 +213,13 @@ def test_case_16_unions_at_the_root() -> None:
     ("arguments", "expected"),
     [('{"p":1}', {"p": 1}), (None, {}), ([1], {"raw_arguments": "[1]"}), ("{", {"raw_arguments": '"{"'})],
 )
-def test_case_17_input_of_any_type_becomes_an_object(arguments: Any, expected: Any) -> None:
+def test_input_of_any_type_becomes_an_object(arguments: Any, expected: Any) -> None:
     called = {**use("t"), "input": arguments}
     request = translate_to_kiro(anthropic_request(user("a"), assistant([called]), user([result("t")]), tools=[WEATHER]))
     assert state(request)["history"][1]["assistantResponseMessage"]["toolUses"][0]["input"] == expected
 
 
-def test_case_18_an_empty_object_and_then_fragments() -> None:
+def test_an_empty_object_and_then_fragments() -> None:
     stream = frames(call(input={}), call(input='{"p":'), call(input='"x"}'), call(stop=True), usage())
     out = client_stream(stream)
     starts = [each for each in parse_sse(out) if each["type"] == "content_block_start"]
@@ -227,7 +227,7 @@ def test_case_18_an_empty_object_and_then_fragments() -> None:
     assert calls(parse_message_stream(out)) == [("t1", "get_weather", '{"p":"x"}')]
 
 
-def test_case_19_a_call_without_input() -> None:
+def test_a_call_without_input() -> None:
     stream = frames(call(), call(stop=True), usage())
     reply = dragoman.translate_reply(stream, source="kiro", target="anthropic").body
     assert reply["content"][0]["input"] == {}
@@ -236,7 +236,7 @@ def test_case_19_a_call_without_input() -> None:
     assert chat["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == "{}"
 
 
-def test_case_20_a_call_that_was_cut() -> None:
+def test_a_call_that_was_cut() -> None:
     stream = frames(text("I write."), call(), call(input='{"content":"abc'))
     message = parse_message_stream(client_stream(stream))
     assert message["stop_reason"] == "max_tokens"
@@ -249,7 +249,7 @@ def test_case_20_a_call_that_was_cut() -> None:
     assert [each["choices"][0]["finish_reason"] for each in chat if each["choices"]][-1] == "length"
 
 
-def test_case_21_cut_at_every_byte_and_with_a_flipped_bit() -> None:
+def test_cut_at_every_byte_and_with_a_flipped_bit() -> None:
     stream = frames(text("Hi 🐉"), text(" there"), call(input='{"a":"é'), call(input='"}', stop=True), usage())
     request = translate_to_kiro(anthropic_request(user("a"), tools=[WEATHER]))
     expected = client_stream(stream, request.plan)
@@ -272,14 +272,14 @@ def _without_id(stream: bytes) -> list[dict[str, Any]]:
     return events
 
 
-def test_case_22_repeated_content_is_kept_and_text_is_text() -> None:
+def test_repeated_content_is_kept_and_text_is_text() -> None:
     assert texts(parse_message_stream(client_stream(frames(text("ha"), text("ha"), text("ha"), usage())))) == "hahaha"
     lookalike = '{"name":"x","toolUseId":"y"}'
     message = parse_message_stream(client_stream(frames(text(lookalike), usage())))
     assert (texts(message), calls(message)) == (lookalike, [])
 
 
-def test_case_23_thinking_tags_only_when_thinking_was_asked_for() -> None:
+def test_thinking_tags_only_when_thinking_was_asked_for() -> None:
     pieces = ["<thin", "king>\nplan uses `</thinking>` tag", "</thinking>\n\nAnswer"]
     stream = frames(*map(text, pieces), usage())
     translation = translate_to_kiro(anthropic_request(user("a"), thinking={"type": "enabled", "budget_tokens": 2000}))
@@ -291,7 +291,7 @@ def test_case_23_thinking_tags_only_when_thinking_was_asked_for() -> None:
     ) == "".join(pieces)
 
 
-def test_case_24_reasoning_signature_text_usage() -> None:
+def test_reasoning_signature_text_usage() -> None:
     stream = frames(
         ("reasoningContentEvent", {"text": "1234"}),
         ("reasoningContentEvent", {"text": "5678"}),
@@ -323,7 +323,7 @@ def test_case_24_reasoning_signature_text_usage() -> None:
     assert entry["content"] == "x"
 
 
-def test_case_25_an_exception_inside_a_200() -> None:
+def test_an_exception_inside_a_200() -> None:
     throttled = exception("ThrottlingException", message="slow down")
     alone = dragoman.stream_translator(source="kiro", target="anthropic")
     alone.feed(throttled)

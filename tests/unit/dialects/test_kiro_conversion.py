@@ -216,7 +216,7 @@ def test_an_estimate_does_not_depend_on_how_text_was_cut() -> None:
 # --- streams of Kiro to Claude Code
 
 
-def test_row_53_web_search_typed_tool() -> None:
+def test_web_search_typed_tool() -> None:
     request = translate_to_kiro(
         anthropic_request(user("a"), tools=[{"type": "web_search_20250305", "name": "web_search", "max_uses": 5}])
     )

@@ -186,7 +186,7 @@ END = frame("contextUsageEvent", contextUsagePercentage=1.5)
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("ends", [(False, True), (True, False), (False, False), (False, True, True)])
-def test_l23_a_call_without_its_stop_is_not_completed(client: str, ends: tuple[bool, ...]) -> None:
+def test_a_call_without_its_stop_is_not_completed(client: str, ends: tuple[bool, ...]) -> None:
     data = b"".join(call(f"t{at}", stop=stop) for at, stop in enumerate(ends)) + END
     translation_plan = planned(client)
     reply, notes = read_whole_reply(translation_plan, data, fixed_environment())
@@ -203,7 +203,7 @@ def test_l23_a_call_without_its_stop_is_not_completed(client: str, ends: tuple[b
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_l23_calls_that_interleave_and_end_are_completed(client: str) -> None:
+def test_calls_that_interleave_and_end_are_completed(client: str) -> None:
     pieces = [
         call("t0", stop=False),
         call("t1", stop=True),
@@ -227,7 +227,7 @@ def test_l23_calls_that_interleave_and_end_are_completed(client: str) -> None:
     | st.text(max_size=3)
     | st.just([])
 )
-def test_l23_no_token_count_fails_a_reply(kind: str, value: Any) -> None:
+def test_no_token_count_fails_a_reply(kind: str, value: Any) -> None:
     inside = dict.fromkeys(("outputTokens", "uncachedInputTokens", "contextUsagePercentage"), value)
     body = {"contextUsagePercentage": value, "tokenUsage": inside, "stopReason": value, "utteranceId": value}
     for payload in (body, {**body, "tokenUsage": value}):
@@ -256,7 +256,7 @@ def test_l23_no_token_count_fails_a_reply(kind: str, value: Any) -> None:
         "<function_calls> are a thing",
     ],
 )
-def test_l23_text_that_cannot_be_a_call_is_not_buffered(words: str) -> None:
+def test_text_that_cannot_be_a_call_is_not_buffered(words: str) -> None:
     answer = ResponseTranslator(planned("anthropic"), fixed_environment())
     is_buffered = not RawCallScanner(NAMES).feed(words)
     out = b"".join(answer.feed(text(letter)) for letter in f"Well. {words}")
@@ -278,7 +278,7 @@ def test_l23_text_that_cannot_be_a_call_is_not_buffered(words: str) -> None:
         "[Called edit with args: {}] then [Called edit with args: {}]",
     ],
 )
-def test_l23_calls_are_still_found(words: str) -> None:
+def test_calls_are_still_found(words: str) -> None:
     for size in (1, 3, 1000):
         pieces = [text(words[at : at + size]) for at in range(0, len(words), size)]
         reply, notes = read_whole_reply(planned("anthropic"), b"".join([*pieces, END]), fixed_environment())
@@ -289,7 +289,7 @@ def test_l23_calls_are_still_found(words: str) -> None:
 
 @given(st.lists(st.sampled_from(["[Called ", "edit", " with args: {", "}", "]", '"', "<invoke name=\"edit\">", "</invoke>",
        "<parameter name=\"p\">", "</parameter>", "```", "x", " ", "\n"]), max_size=14), st.integers(1, 5))  # fmt: skip
-def test_l23_nothing_is_lost_however_it_is_cut(parts: list[str], size: int) -> None:
+def test_nothing_is_lost_however_it_is_cut(parts: list[str], size: int) -> None:
     words = "".join(parts) or "x"
     whole, _ = read_whole_reply(planned("anthropic"), text(words) + END, fixed_environment())
     cut = b"".join(text(words[at : at + size]) for at in range(0, len(words), size))
@@ -301,7 +301,7 @@ def test_l23_nothing_is_lost_however_it_is_cut(parts: list[str], size: int) -> N
         assert "".join(block.text for block in whole.choices[0].blocks if isinstance(block, Text)) == words
 
 
-# --- S4: references in tool schemas are put in place towards Kiro. All tools of a request share one limit
+# --- references in tool schemas are put in place towards Kiro. All tools of a request share one limit
 
 SCHEMA = dict[str, Json]
 
@@ -361,7 +361,7 @@ BOMBS: dict[str, SCHEMA] = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_s4_a_reference_bomb_does_not_grow(name: str) -> None:
+def test_a_reference_bomb_does_not_grow(name: str) -> None:
     bomb = BOMBS[name]
     tracemalloc.start()
     try:
@@ -379,7 +379,7 @@ def conversation_with(*schemas: SCHEMA) -> Conversation:
     return Conversation("claude-sonnet-4.5", (Message("user", (Text("hello"),)),), tools=tools)
 
 
-def test_s4_the_tools_of_a_request_share_one_limit_and_a_note_names_the_tool() -> None:
+def test_the_tools_of_a_request_share_one_limit_and_a_note_names_the_tool() -> None:
     one = described(20_000, 4)
     translation_plan = plan(registry.get("anthropic"), registry.get("kiro"), conversation_with(*[one] * 10))
     assert len(translation_plan.request().body) < 2 * MAX_EXPANSION
@@ -388,7 +388,7 @@ def test_s4_the_tools_of_a_request_share_one_limit_and_a_note_names_the_tool() -
     assert {note.action for note in translation_plan.notes if "(as any value)" in note.detail} == {"dropped"}
 
 
-def test_s4_a_recursive_schema_keeps_its_first_levels() -> None:
+def test_a_recursive_schema_keeps_its_first_levels() -> None:
     """A recursive schema of many node types, as document editors have, stays usable and bounded."""
     cleaned, removed = clean_schema(mutual(12))
     first = cleaned["properties"]
@@ -396,20 +396,20 @@ def test_s4_a_recursive_schema_keeps_its_first_levels() -> None:
     assert len(first["root"]["properties"]) == 12 and "$ref (as any value)" in removed
 
 
-def test_s4_small_schemas_from_the_cache_count_too() -> None:
+def test_small_schemas_from_the_cache_count_too() -> None:
     small, room = described(1000, 3), ExpansionBudget()
     found = [len(jsonio.encode(clean_schema(small, room)[0])) for _ in range(1000)]
     assert 0 <= room.left < 4000 and sum(found[:50]) > 100_000 and sum(found[500:]) < 500 * 200
 
 
-def test_s4_usual_references_are_put_in_place() -> None:
+def test_usual_references_are_put_in_place() -> None:
     cleaned, _ = clean_schema(levels(3, 3, {"description": "a level"}))
     assert jsonio.encode(cleaned).count(b"a level") == 1 + 3 + 9
 
 
 @pytest.mark.parametrize("target", ["anthropic", "openai", "responses", "bedrock", "gemini"])
 @pytest.mark.parametrize("name", ["deep", "mutual", "unions", "252 KB"])
-def test_s4_no_other_dialect_puts_references_in_place(target: str, name: str) -> None:
+def test_no_other_dialect_puts_references_in_place(target: str, name: str) -> None:
     bomb = BOMBS[name]
     body = plan(registry.get("openai"), registry.get(target), conversation_with(bomb)).request().body
     assert len(body) < 2 * len(jsonio.encode(bomb)) + 2000

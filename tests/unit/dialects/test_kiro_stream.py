@@ -272,7 +272,7 @@ def test_a_malformed_reply_without_content_is_a_failure() -> None:
     assert fault(decode_stream(frames(stop_event("MALFORMED_MODEL_OUTPUT")))).kind == "server"
 
 
-def test_l20_a_reply_that_lost_a_call_is_a_failure_with_any_content() -> None:
+def test_a_reply_that_lost_a_call_is_a_failure_with_any_content() -> None:
     assert fault(decode_stream(frames(text("a"), stop_event("MALFORMED_TOOL_USE"), usage()))).kind == "server"
 
 

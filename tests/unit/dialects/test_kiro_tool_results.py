@@ -275,7 +275,7 @@ def test_a_result_in_order_is_left_as_it_is() -> None:
     assert not list(notes)
 
 
-def test_l1_a_part_that_is_no_text_becomes_text_between_the_others() -> None:
+def test_a_part_that_is_no_text_becomes_text_between_the_others() -> None:
     conversation, noted = read(result(Text("a"), Opaque("x", {"y": 1}), Text("b")))
     assert conversation.messages[0].blocks == (result(Text("a"), Text('{"y":1}'), Text("b")),)
     assert noted == ["kiro.result.not_text"]

@@ -13,15 +13,15 @@ from dragoman.model.conversation import Conversation, ToolSpec
 from dragoman.model.filter import Facts, Notes
 
 ROOT = ("type", "properties", "required")
-KEPT = ("type", "description", "enum", "properties", "required", "anyOf", "items")
+KEYWORDS = ("type", "description", "enum", "properties", "required", "anyOf", "items")
 POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 
 
 def plain(schema: dict[str, Any]) -> tuple[Any, list[tuple[str, str]]]:
     notes = Notes()
     conversation = Conversation("m", (), tools=(ToolSpec("go", "", schema),))
-    sent, _ = SimplifySchemas("some", ROOT, KEPT).forward(conversation, notes, Facts())
-    again, _ = SimplifySchemas("some", ROOT, KEPT).forward(sent, notes, Facts())
+    sent, _ = SimplifySchemas("some", ROOT, KEYWORDS).forward(conversation, notes, Facts())
+    again, _ = SimplifySchemas("some", ROOT, KEYWORDS).forward(sent, notes, Facts())
     assert again is sent  # a second time there is nothing to do
     tool = sent.tools[0]
     assert isinstance(tool, ToolSpec)

@@ -43,13 +43,13 @@ REQUEST = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
     ],
     ids=["object", "snake", "lone", "lone-in-list", "snake-schema"],
 )
-def test_l11_gemini_tools_in_every_shape_the_service_reads(tools: Any, target: str) -> None:
+def test_gemini_tools_in_every_shape_the_service_reads(tools: Any, target: str) -> None:
     result = translated({**REQUEST, "tools": tools}, "gemini", target)
     usual = translated({**REQUEST, "tools": [{"functionDeclarations": [DECLARED]}]}, "gemini", target)
     assert result.body == usual.body
 
 
-def test_l11_gemini_names_the_place_of_an_error() -> None:
+def test_gemini_names_the_place_of_an_error() -> None:
     with pytest.raises(MalformedRequest) as refused:
         translated({**REQUEST, "tools": {"functionDeclarations": {"name": 5}}}, "gemini", "openai")
     assert refused.value.fault.at == "tools.functionDeclarations.name"
@@ -68,18 +68,18 @@ def test_l11_gemini_names_the_place_of_an_error() -> None:
         {"contents": [{"role": "USER", "parts": ["hi"]}]},
     ],
 )
-def test_l11_gemini_contents_in_every_shape(body: dict[str, Any], target: str) -> None:
+def test_gemini_contents_in_every_shape(body: dict[str, Any], target: str) -> None:
     assert translated(body, "gemini", target).body == translated(REQUEST, "gemini", target).body
 
 
 @pytest.mark.parametrize("system", ["Be brief.", {"parts": {"text": "Be brief."}}, {"parts": ["Be brief."]}])
 @pytest.mark.parametrize("name", ["systemInstruction", "system_instruction"])
-def test_l11_gemini_system_in_every_shape(name: str, system: Any) -> None:
+def test_gemini_system_in_every_shape(name: str, system: Any) -> None:
     result = translated({**REQUEST, name: system}, "gemini", "anthropic")
     assert result.body["system"] == "Be brief."
 
 
-def test_l11_gemini_stop_sequences_may_be_one_string() -> None:
+def test_gemini_stop_sequences_may_be_one_string() -> None:
     result = translated({**REQUEST, "generation_config": {"stop_sequences": "END"}}, "gemini", "anthropic")
     assert result.body["stop_sequences"] == ["END"]
 
@@ -107,18 +107,18 @@ FREE: list[Any] = ["auto", "validated", {"type": "auto"}]
     ],
     ids=json.dumps,
 )
-def test_l11_chat_accepts_the_tool_choices_of_every_vendor(choice: Any, expected: Any) -> None:
+def test_chat_accepts_the_tool_choices_of_every_vendor(choice: Any, expected: Any) -> None:
     result = translated(chatting(tools=[TOOL], tool_choice=choice), "openai", "anthropic")
     assert result.body.get("tool_choice") == expected
 
 
-def test_l11_the_tool_choice_of_mistral_round_trips() -> None:
+def test_the_tool_choice_of_mistral_round_trips() -> None:
     result = translated(chatting(tools=[TOOL], tool_choice="any"), "openai", "openai")
     assert result.body["tool_choice"] == "any" and not result.notes
 
 
 @pytest.mark.parametrize("choice", ["whatever", 5, ["auto"]])
-def test_l11_an_unknown_tool_choice_is_refused_with_its_place(choice: Any) -> None:
+def test_an_unknown_tool_choice_is_refused_with_its_place(choice: Any) -> None:
     for source in ("openai", "responses", "anthropic"):
         with pytest.raises(MalformedRequest) as refused:
             body = {"input": "hi"} if source == "responses" else chatting(max_tokens=9)
@@ -127,7 +127,7 @@ def test_l11_an_unknown_tool_choice_is_refused_with_its_place(choice: Any) -> No
 
 
 @pytest.mark.parametrize("choice", [*FORCED, {"type": "tool", "name": "go"}], ids=json.dumps)
-def test_l11_so_do_responses(choice: Any) -> None:
+def test_so_do_responses(choice: Any) -> None:
     body = {"input": "hi", "tools": [{"type": "function", "name": "go", "parameters": SCHEMA}], "tool_choice": choice}
     one = isinstance(choice, dict) and "name" in choice
     expected = {"type": "tool", "name": "go"} if one else {"type": "any"}
@@ -144,13 +144,13 @@ def test_l11_so_do_responses(choice: Any) -> None:
         ({"type": "function", "function": {"name": "go"}}, {"type": "tool", "name": "go"}),
     ],
 )
-def test_l11_so_does_anthropic(choice: Any, expected: Any) -> None:
+def test_so_does_anthropic(choice: Any, expected: Any) -> None:
     body = chatting(max_tokens=9, tools=[{"name": "go", "input_schema": SCHEMA}], tool_choice=choice)
     assert translated(body, "anthropic", "anthropic").body["tool_choice"] == expected
 
 
 @pytest.mark.parametrize("choice", ["any", {"any": {}}])
-def test_l11_so_does_bedrock(choice: Any) -> None:
+def test_so_does_bedrock(choice: Any) -> None:
     tools = [{"toolSpec": {"name": "go", "inputSchema": {"json": SCHEMA}}}]
     body = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
     body["toolConfig"] = {"tools": tools, "toolChoice": choice}  # type: ignore[assignment]
@@ -162,7 +162,7 @@ def test_l11_so_does_bedrock(choice: Any) -> None:
 FILE = {"type": "file", "file": {"filename": "a.pdf", "file_data": "https://example.org/a.pdf"}}
 
 
-def test_l11_the_address_of_a_file_is_sent_where_addresses_are_accepted() -> None:
+def test_the_address_of_a_file_is_sent_where_addresses_are_accepted() -> None:
     body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "Read."}, FILE]}]}
     assert translated(body, "openai", "openai").body["messages"] == body["messages"]
     source = translated(body, "openai", "anthropic").body["messages"][0]["content"][1]["source"]
@@ -173,7 +173,7 @@ def test_l11_the_address_of_a_file_is_sent_where_addresses_are_accepted() -> Non
         translated(body, "openai", "kiro")
 
 
-def test_l11_openrouter_gets_addresses_of_other_dialects_too() -> None:
+def test_openrouter_gets_addresses_of_other_dialects_too() -> None:
     document = {"type": "document", "source": {"type": "url", "url": "https://example.org/a.pdf"}}
     body = {"max_tokens": 9, "messages": [{"role": "user", "content": [document]}]}
     with pytest.raises(Unrepresentable):
@@ -204,7 +204,7 @@ def interpreter(**typed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("typed", [{"type": "server_tool_use"}, {}], ids=["typed", "bare"])
-def test_l11_a_tool_that_nova_ran_round_trips(typed: dict[str, Any]) -> None:
+def test_a_tool_that_nova_ran_round_trips(typed: dict[str, Any]) -> None:
     body = interpreter(**typed)
     result = translated(body, "bedrock", "bedrock", NOVA)
     assert result.body["messages"] == body["messages"] and not result.notes
@@ -213,7 +213,7 @@ def test_l11_a_tool_that_nova_ran_round_trips(typed: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("target", [name for name in registry.names() if name != "bedrock"])
 @pytest.mark.parametrize("typed", [{"type": "server_tool_use"}, {}], ids=["typed", "bare"])
-def test_l11_in_other_dialects_its_text_is_sent(typed: dict[str, Any], target: str) -> None:
+def test_in_other_dialects_its_text_is_sent(typed: dict[str, Any], target: str) -> None:
     result = translated(interpreter(**typed), "bedrock", target)
     assert "2**10" in result.raw.decode() and "1024" in result.raw.decode().replace("It is 1024.", "")
     assert "It is 1024." in result.raw.decode()
@@ -230,14 +230,14 @@ OF_CLAUDE = [{"name": "go", "description": "Goes.", "input_schema": SCHEMA}]
 
 
 @every_target
-def test_l11_flat_tools_among_nested_ones_are_offered(target: str) -> None:
+def test_flat_tools_among_nested_ones_are_offered(target: str) -> None:
     """Cursor's ask mode."""
     result = translated(chatting(tools=[TOOL | {"function": {"name": "look"}}, *FLAT]), "openai", target)
     for name in ("look", "go", "ApplyPatch"):
         assert f'"{name}"' in result.raw.decode()
 
 
-def test_l11_flat_tools_are_nested_for_chat() -> None:
+def test_flat_tools_are_nested_for_chat() -> None:
     result = translated(chatting(tools=FLAT), "openai", "openai")
     form = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /.+/"}}
     assert result.body["tools"] == [
@@ -250,7 +250,7 @@ def test_l11_flat_tools_are_nested_for_chat() -> None:
 
 
 @every_target
-def test_l11_tools_and_blocks_of_claude_in_a_chat_body(target: str) -> None:
+def test_tools_and_blocks_of_claude_in_a_chat_body(target: str) -> None:
     """Cursor with Claude's models: Anthropic's tools and blocks in a Chat body."""
     body = {
         "messages": [
@@ -280,7 +280,7 @@ def test_l11_tools_and_blocks_of_claude_in_a_chat_body(target: str) -> None:
         ]
 
 
-def test_l11_a_message_with_calls_needs_no_content() -> None:
+def test_a_message_with_calls_needs_no_content() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "go", "arguments": "{}"}}
     body = chatting(tools=OF_CLAUDE)
     body["messages"] += [
@@ -317,7 +317,7 @@ AGENT: dict[str, Any] = {
 
 
 @every_target
-def test_l11_a_responses_body_on_chats_path_is_read(target: str) -> None:
+def test_a_responses_body_on_chats_path_is_read(target: str) -> None:
     result = translated(AGENT, "openai", target)
     plain = json.dumps(result.body)
     for words in ("Be brief.", "Patch it.", "I do.", "Rome", "*** Begin", "Went.", "Patched.", "Go on.", "ApplyPatch"):
@@ -325,7 +325,7 @@ def test_l11_a_responses_body_on_chats_path_is_read(target: str) -> None:
     assert [note.action for note in result.notes if note.rule == "openai.responses_body"] == ["changed", "dropped"]
 
 
-def test_l11_it_becomes_a_chat_body_for_chat() -> None:
+def test_it_becomes_a_chat_body_for_chat() -> None:
     body = translated(AGENT, "openai", "openai").body
     assert not {"input", "instructions", "reasoning", "text", "include", "max_output_tokens"} & body.keys()
     assert [message["role"] for message in body["messages"]] == ["system", "user", "assistant", "tool", "tool", "user"]
@@ -335,7 +335,7 @@ def test_l11_it_becomes_a_chat_body_for_chat() -> None:
     assert (body["reasoning_effort"], body["verbosity"], body["max_completion_tokens"]) == ("low", "low", 4000)
 
 
-def test_l11_its_reply_is_a_chat_reply() -> None:
+def test_its_reply_is_a_chat_reply() -> None:
     translation = translated(AGENT, "openai", "anthropic")
     use = {"type": "tool_use", "id": "toolu_1", "name": "ApplyPatch", "input": {"input": "*** Begin"}}
     reply: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [use]}
@@ -345,7 +345,7 @@ def test_l11_its_reply_is_a_chat_reply() -> None:
     assert (call["type"], call["custom"]) == ("custom", {"name": "ApplyPatch", "input": "*** Begin"})
 
 
-def test_l11_an_empty_request_is_refused_with_its_place() -> None:
+def test_an_empty_request_is_refused_with_its_place() -> None:
     with pytest.raises(MalformedRequest) as refused:
         translated({"model": "m"}, "openai", "anthropic")
     assert refused.value.fault.at == "messages"

@@ -1,4 +1,4 @@
-"""U2: every dialect's list of models is read, also from what compatible services add to it."""
+"""Every dialect's list of models is read, also from what compatible services add to it."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def deltas(events: Events, codec: Any = CODEC) -> list[Any]:
 
 def read(data: bytes) -> list[Event]:
     reader = StreamReader(BINDING.frame_decoder(), CODEC.decoder(REQUEST, ENVIRONMENT))
-    return [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
+    return [event for decoded in (*reader.feed(data), *reader.close()) for event in decoded.events]
 
 
 def breaches(data: bytes) -> list[str]:

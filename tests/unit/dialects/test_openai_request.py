@@ -165,8 +165,10 @@ def test_a_full_body_is_understood() -> None:
         ToolResult("call_2", (Text("two"),)),
         Text("And?"),
     )
-    spelt = frozenset({"custom.format"})  # a custom tool takes text anyway
-    assert conversation.tools[1] == ToolSpec("patch", extra=Extra("openai", {"custom.format": {"type": "text"}}, spelt))
+    custom_format = frozenset({"custom.format"})  # a custom tool takes text anyway
+    assert conversation.tools[1] == ToolSpec(
+        "patch", extra=Extra("openai", {"custom.format": {"type": "text"}}, custom_format)
+    )
     assert isinstance(conversation.tools[2], Opaque)
     assert conversation.tool_choice == ToolChoice("any", ("read",), False)
     assert conversation.output == Output(
@@ -345,7 +347,7 @@ def test_the_status_of_a_result(fields: dict[str, Any], is_error: bool, extra: E
     assert conversation.messages[0].blocks == (ToolResult("c", (Text("x"),), is_error, extra=extra),)
 
 
-def test_blocks_of_another_tongue_inside_content() -> None:
+def test_blocks_of_another_dialect_inside_content() -> None:
     conversation = ask(
         {
             "role": "assistant",
@@ -622,7 +624,7 @@ def test_response_formats(form: dict[str, Any]) -> None:
 def test_extra_sampling_fields_are_a_setting_and_unknown_ones_stay_fields() -> None:
     body = {"model": "m", "messages": [USER], "top_k": 5}
     assert parse(body).sampling == {} and render(parse(body))["top_k"] == 5
-    assert parse(body, OpenaiCodec(more_knobs=("top_k",))).sampling == {"top_k": 5}
+    assert parse(body, OpenaiCodec(more_sampling=("top_k",))).sampling == {"top_k": 5}
 
 
 @pytest.mark.parametrize(
@@ -652,7 +654,7 @@ def test_wrong_settings_are_named(fields: dict[str, Any], place: str) -> None:
 @pytest.mark.parametrize(
     "block",
     [
-        Text("x", cache=CacheBreakpoint()),
+        ToolCall("c", "f", "{}", cache=CacheBreakpoint()),
         Text("x", signature=Signature("openai", "s")),
         Text("x", citations=(Opaque("openai", {}),)),
         Media("image", "", "file", "f"),

@@ -67,7 +67,7 @@ def read(data: bytes, *cuts: int, broken: Fault | None = None) -> list[Event]:
     for start, end in itertools.pairwise((0, *cuts, len(data))):
         steps += reader.feed(data[start:end])
     steps += reader.close(broken)
-    events = [event for step in steps for event in step.events]
+    events = [event for decoded in steps for event in decoded.events]
     check(events)
     return events
 

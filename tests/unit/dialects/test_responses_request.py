@@ -141,7 +141,7 @@ def test_every_item_of_codex_survives_a_round_trip() -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_rows_49_and_50_every_item_of_codex_is_sent_or_noted_in_other_dialects(name: str) -> None:
+def test_50_every_item_of_codex_is_sent_or_noted_in_other_dialects(name: str) -> None:
     """Calls of typed tools are calls; server items and tools never go out raw, each with a note."""
     readable = [
         item for item in CODEX_ITEMS if item["type"] not in ("compaction", "item_reference")
@@ -446,7 +446,7 @@ def test_bad_input_names_its_place(body: Any, place: str) -> None:
     assert raised.value.at == place
 
 
-def test_row_33_a_long_call_id_is_clamped_on_both_sides_of_the_pair() -> None:
+def test_a_long_call_id_is_clamped_on_both_sides_of_the_pair() -> None:
     long = ["i" * 80 + "1", "i" * 80 + "2"]
     messages = (
         Message("user", (Text("go"),)),
@@ -486,7 +486,7 @@ def test_a_limit_below_sixteen_tokens_is_raised_with_a_note() -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_row_48_a_custom_tool_is_offered_everywhere_and_its_call_is_free_text_again(name: str) -> None:
+def test_a_custom_tool_is_offered_everywhere_and_its_call_is_free_text_again(name: str) -> None:
     upstream = registry.get(name)
     if name == "openai":
         upstream = configure_dialect(

@@ -271,7 +271,7 @@ MESSAGE = {"type": "message", "id": "msg_1", "role": "assistant", "content": [PA
 BEGUN = {"type": "response.output_item.added", "output_index": 0, "item": {**MESSAGE, "content": []}}
 OPENED = {"type": "response.content_part.added", "output_index": 0, "content_index": 0, "part": {**PART, "text": ""}}
 CLOSED = {"type": "response.content_part.done", "output_index": 0, "content_index": 0, "part": PART}
-SAID = {"type": "response.output_text.done", "output_index": 0, "content_index": 0, "text": "Hi there"}
+TEXT_DONE = {"type": "response.output_text.done", "output_index": 0, "content_index": 0, "text": "Hi there"}
 ENDED = {"type": "response.output_item.done", "output_index": 0, "item": MESSAGE}
 
 
@@ -282,13 +282,13 @@ def words(text: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "events",
     [
-        (BEGUN, OPENED, words("Hi "), words("there"), SAID, CLOSED, ENDED),
+        (BEGUN, OPENED, words("Hi "), words("there"), TEXT_DONE, CLOSED, ENDED),
         (BEGUN, words("Hi "), words("there"), ENDED),
         (words("Hi "), words("there")),
-        (BEGUN, OPENED, SAID, CLOSED, ENDED),
-        (BEGUN, OPENED, words("Hi "), ENDED, CLOSED, SAID),
-        (BEGUN, OPENED, CLOSED, SAID, ENDED),
-        (BEGUN, OPENED, words("Hi "), words("there"), SAID),
+        (BEGUN, OPENED, TEXT_DONE, CLOSED, ENDED),
+        (BEGUN, OPENED, words("Hi "), ENDED, CLOSED, TEXT_DONE),
+        (BEGUN, OPENED, CLOSED, TEXT_DONE, ENDED),
+        (BEGUN, OPENED, words("Hi "), words("there"), TEXT_DONE),
         (ENDED,),
         (),
     ],
@@ -384,7 +384,7 @@ def test_failures_inside_a_stream(last: dict[str, Any], kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_row_51_a_stream_that_closes_before_its_last_event_never_looks_complete(name: str) -> None:
+def test_a_stream_that_closes_before_its_last_event_never_looks_complete(name: str) -> None:
     """A truncated stream is an error of the client's dialect; for Responses it is response.failed."""
     answer = ResponseTranslator(plan(registry.get(name), RESPONSES, Conversation("m", ())), fixed_environment())
     data = answer.feed(stream(BEGUN, OPENED, words("Hi "))) + answer.close()
@@ -393,7 +393,7 @@ def test_row_51_a_stream_that_closes_before_its_last_event_never_looks_complete(
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_row_51_for_every_upstream_the_stream_ends_with_completed_or_failed(name: str) -> None:
+def test_for_every_upstream_the_stream_ends_with_completed_or_failed(name: str) -> None:
     source = registry.get(name)
     whole = encode_events(
         source, (Started("x", "m"), BlockStarted(0, Text("")), TextDelta(0, "Hi"), BlockEnded(0), *END)
@@ -405,7 +405,7 @@ def test_row_51_for_every_upstream_the_stream_ends_with_completed_or_failed(name
         assert (parsed_events(data)[-1]["type"] == "response.failed") == (answer.fault is not None)
 
 
-def test_case_25_a_custom_tool_through_chat_returns_plain_text() -> None:
+def test_a_custom_tool_through_chat_returns_plain_text() -> None:
     """`{"input": "*** Begin"}` of a function call is a custom_tool_call with the text itself, in done and in completed."""
     chat = registry.get("openai")
     conversation = Conversation("m", (), tools=(ToolSpec("apply_patch", "Patch."),))

@@ -142,7 +142,7 @@ def failure(frames: bytes, source: str, target: str = "anthropic") -> str:
 
 @pytest.mark.parametrize("field", NAMED)
 @pytest.mark.parametrize("value", BLANK)
-def test_l18_a_whole_bedrock_reply(field: str, value: Any) -> None:
+def test_a_whole_bedrock_reply(field: str, value: Any) -> None:
     content = [{"toolUse": use(field, value)}]
     reply = {"output": {"message": {"role": "assistant", "content": content}}, "stopReason": "tool_use", "usage": {}}
     with pytest.raises(BedrockResponseError) as raised:
@@ -155,7 +155,7 @@ def test_l18_a_whole_bedrock_reply(field: str, value: Any) -> None:
 @pytest.mark.parametrize("field", NAMED)
 @pytest.mark.parametrize("value", BLANK)
 @pytest.mark.parametrize("target", ["anthropic", "openai", "bedrock"])
-def test_l18_a_bedrock_stream(field: str, value: Any, target: str) -> None:
+def test_a_bedrock_stream(field: str, value: Any, target: str) -> None:
     frames = encode_event("messageStart", b'{"role":"assistant"}')
     start = {"contentBlockIndex": 0, "start": {"toolUse": use(field, value)}}
     frames += encode_event("contentBlockStart", jsonio.encode(start))
@@ -165,7 +165,7 @@ def test_l18_a_bedrock_stream(field: str, value: Any, target: str) -> None:
 
 
 @pytest.mark.parametrize("call", [None, 3, "text", []])
-def test_l18_a_bedrock_call_that_is_no_object(call: Any) -> None:
+def test_a_bedrock_call_that_is_no_object(call: Any) -> None:
     reply = {"output": {"message": {"role": "assistant", "content": [{"toolUse": call}]}}, "stopReason": "tool_use"}
     with pytest.raises(MissingField, match="toolUse"):
         dragoman.translate_reply(reply, source="bedrock", target="anthropic")
@@ -177,7 +177,7 @@ def test_l18_a_bedrock_call_that_is_no_object(call: Any) -> None:
 @pytest.mark.parametrize("field", NAMED)
 @pytest.mark.parametrize("value", BLANK)
 @pytest.mark.parametrize("target", ["anthropic", "openai", "kiro"])
-def test_l18_a_kiro_stream(field: str, value: Any, target: str) -> None:
+def test_a_kiro_stream(field: str, value: Any, target: str) -> None:
     frames = encode_event("toolUseEvent", jsonio.encode({**use(field, value), "input": "{}", "stop": True}))
     assert field in failure(frames, "kiro", target)
     with pytest.raises(MissingField, match=field):
@@ -185,7 +185,7 @@ def test_l18_a_kiro_stream(field: str, value: Any, target: str) -> None:
 
 
 @pytest.mark.parametrize("missing", [{}, {"toolUseId": ""}, {"toolUseId": None}, {"toolUseId": " "}])
-def test_l18_a_second_kiro_call_without_an_id_does_not_grow_the_first(missing: dict[str, Any]) -> None:
+def test_a_second_kiro_call_without_an_id_does_not_grow_the_first(missing: dict[str, Any]) -> None:
     first = {"toolUseId": "t1", "name": "get", "input": "{"}
     second = {"name": "put", "input": "{}", "stop": True} | missing
     frames = encode_event("toolUseEvent", jsonio.encode(first)) + encode_event("toolUseEvent", jsonio.encode(second))

@@ -114,7 +114,7 @@ def test_no_old_image_bricks_a_conversation_but_a_new_one_is_refused() -> None:
         fit(Conversation("m", (Message("user", (picture,)),)))
 
 
-def test_l1_media_in_results_never_ends_the_loop_that_called_the_tool() -> None:
+def test_media_in_results_never_ends_the_loop_that_called_the_tool() -> None:
     result = ToolResult("a", (Media("document", "application/pdf", "base64", "x", "report", at=Location("there")),))
     sent, rules = fit(Conversation("m", (Message("user", (result,)),)))
     line = Text("[document 'report' left out: this model cannot take it]")
@@ -217,7 +217,7 @@ def filtered_reply(
     return events, [note.rule for note in ways.notes]
 
 
-def said_again(client: str, blocks: tuple[Block, ...], upstream_config: str = "gemini") -> tuple[Block, ...]:
+def sent_back(client: str, blocks: tuple[Block, ...], upstream_config: str = "gemini") -> tuple[Block, ...]:
     """Return the request that the upstream gets when the client sends its history back."""
     dialect = registry.get(client)
     results = tuple(ToolResult(block.id, (Text("ok"),)) for block in blocks if isinstance(block, ToolCall))
@@ -228,13 +228,13 @@ def said_again(client: str, blocks: tuple[Block, ...], upstream_config: str = "g
 
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("client", WITH_A_SLOT)
-def test_the_signatures_of_calls_come_home_through_every_client_that_has_a_slot(client: str, streamed: bool) -> None:
+def test_the_signatures_of_calls_return_through_every_client_that_has_a_slot(client: str, streamed: bool) -> None:
     events, rules = filtered_reply(client, SIGNED)
     assert "seal.no_place" not in rules
     dialect = registry.get(client)
     got = assemble_reply(decode_events(dialect, encode_events(dialect, events))) if streamed else assemble_reply(events)
     seen = dialect.codec.parse_reply(dialect.codec.render_reply(got, EMPTY_REQUEST, fixed_environment()), EMPTY_REQUEST)
-    again = said_again(client, seen.choices[0].blocks)
+    again = sent_back(client, seen.choices[0].blocks)
     calls = [block for block in again if isinstance(block, ToolCall)]
     assert [(call.id, call.name) for call in calls] == [(f"call_{n}", "read") for n in (1, 2, 3)]
     assert [call.signature and call.signature.data for call in calls] == ["c2lnbmVk", None, "dGhpcmQ="]
@@ -244,7 +244,7 @@ def test_the_signatures_of_calls_come_home_through_every_client_that_has_a_slot(
 
 @pytest.mark.parametrize("upstream", ["anthropic", "openai"])
 @pytest.mark.parametrize("streamed", [True, False])
-def test_signed_thinking_comes_home_through_a_gemini_client(upstream: str, streamed: bool) -> None:
+def test_signed_thinking_returns_through_a_gemini_client(upstream: str, streamed: bool) -> None:
     sealed = (Reasoning("hm", upstream, Signature(upstream, "s1")), ToolCall("call_1", "read", "{}"))
     ways = ResponseFilters(plan(GEMINI, registry.get(upstream), EMPTY_REQUEST))
     events = ways.feed(reply_events(Reply("r", "claude-x", (Choice(sealed, Stop(StopReason.TOOL)),)), ways.keys))
@@ -254,7 +254,7 @@ def test_signed_thinking_comes_home_through_a_gemini_client(upstream: str, strea
         seen = GEMINI.codec.parse_reply(
             GEMINI.codec.render_reply(assemble_reply(events), EMPTY_REQUEST, fixed_environment()), EMPTY_REQUEST
         )
-    assert said_again("gemini", seen.choices[0].blocks, upstream)[0] == Reasoning(
+    assert sent_back("gemini", seen.choices[0].blocks, upstream)[0] == Reasoning(
         "hm", upstream, Signature(upstream, "s1")
     )
 
@@ -264,12 +264,12 @@ def test_a_calls_signature_rides_on_an_empty_thought_right_before_it() -> None:
     begun = [event.block for event in events if isinstance(event, BlockStarted)]
     kinds = [type(block).__name__ for block in begun]
     assert kinds == ["Reasoning", "Text", "Reasoning", "ToolCall", "ToolCall", "Reasoning", "ToolCall"]
-    rider = next(
+    carrier = next(
         event.signature
         for event in events
         if isinstance(event, SignatureAdded) and unmark_signature(event.signature.data)
     )
-    assert rider.family == "anthropic"
+    assert carrier.family == "anthropic"
 
 
 def test_a_texts_signature_rides_before_what_comes_next_and_no_answer_ends_with_a_thought() -> None:
@@ -279,14 +279,14 @@ def test_a_texts_signature_rides_before_what_comes_next_and_no_answer_ends_with_
     begun = [event.block for event in events if isinstance(event, BlockStarted)]
     assert [type(block).__name__ for block in begun] == ["Text", "Reasoning", "Text"]
     assert rules == ["seal.no_place"]
-    assert said_again("anthropic", assemble_reply(events).choices[0].blocks) == (text, Text("b"))
+    assert sent_back("anthropic", assemble_reply(events).choices[0].blocks) == (text, Text("b"))
 
 
 def test_a_signature_without_its_call_is_dropped_with_a_note() -> None:
-    rider = Reasoning("", "anthropic", Signature("anthropic", mark_signature(Signature("gemini", "MQ=="), "gone")))
+    carrier = Reasoning("", "anthropic", Signature("anthropic", mark_signature(Signature("gemini", "MQ=="), "gone")))
     notes = Notes()
     filter_ = CarrySignatures(Capabilities(), "anthropic", Capabilities(traits=traits("signed_content")))
-    sent, _ = filter_.forward(Conversation("m", (USER, Message("assistant", (rider, Text("x"))))), notes, Facts())
+    sent, _ = filter_.forward(Conversation("m", (USER, Message("assistant", (carrier, Text("x"))))), notes, Facts())
     assert sent.messages[1].blocks == (Text("x"),)
     assert [note.rule for note in notes] == ["seal.no_call"]
 

@@ -15,7 +15,7 @@ from dragoman.errors import Unrepresentable
 from dragoman.filters.calls import RenameTools, fit_alphabet
 from dragoman.filters.limits import FitLimits
 from dragoman.model import assemble
-from dragoman.model.blocks import CacheBreakpoint, Location, Opaque, Text, ToolCall, ToolResult
+from dragoman.model.blocks import Location, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities, IdentifierFormat, traits
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
 from dragoman.model.events import BlockKeys, BlockStarted, Event, Events, Started, TextDelta
@@ -40,7 +40,7 @@ def test_more_than_one_answer_is_refused_at_n() -> None:
     assert fitted(Capabilities(traits=traits("choices")), choices=2)[0].choices == 2
 
 
-def test_knobs_are_dropped_or_clamped() -> None:
+def test_sampling_settings_are_dropped_or_clamped() -> None:
     target = Capabilities(sampling=frozenset({"temperature"}), sampling_ranges=(("temperature", 0.0, 1.0),))
     sent, rules = fitted(target, sampling={"temperature": 1.7, "seed": 3})
     assert (sent.sampling, rules) == ({"temperature": 1.0}, ["knob.dropped", "knob.clamped"])
@@ -145,25 +145,6 @@ def test_one_tool_of_a_name_stays() -> None:
         Capabilities(traits=traits("shared_names")), tools=(TOOL, ToolSpec("f", "again", {}), search, search)
     )
     assert (sent.tools, rules) == ((TOOL, search, search), ["tools.duplicate"])
-
-
-def test_a_fifth_cache_mark_is_dropped_the_oldest_of_the_messages_first() -> None:
-    """Case 23."""
-    mark = CacheBreakpoint("1h")
-    old = Message("user", (ToolResult("t", (Text("x", mark),), cache=mark), Text("y", mark)))
-    sent, rules = fitted(
-        Capabilities(cache_marks=4),
-        system=(Text("s", mark),),
-        tools=(ToolSpec("f", "", {}, mark),),
-        messages=(old, Message("user", (Text("z", mark),))),
-    )
-    assert rules == ["cache.marks"]
-    assert sent.system[0].cache == mark
-    assert sent.tools[0].cache == mark
-    result, text = sent.messages[0].blocks
-    assert isinstance(result, ToolResult)
-    assert (result.content[0].cache, result.cache, text) == (None, None, Text("y", mark))
-    assert sent.messages[1].blocks == (Text("z", mark),)
 
 
 def test_strict_flags_and_user_ids_go_where_there_is_no_place() -> None:
@@ -314,7 +295,7 @@ def test_events_without_a_change_are_the_same_tuple() -> None:
 
 
 @given(strategies.conversations(), strategies.events(), st.data())
-def test_the_way_back_keeps_the_grammar_and_does_not_depend_on_batches(
+def test_the_response_half_keeps_the_grammar_and_does_not_depend_on_batches(
     conversation: Conversation, stream: Events, data: st.DataObject
 ) -> None:
     _, make_back = RenameTools(TARGET).forward(conversation, Notes(), Facts())
@@ -373,7 +354,7 @@ def sent(body: dict[str, Any], source: str, target: str, **options: Any) -> tupl
 @pytest.mark.parametrize("target", SLOTS)
 @pytest.mark.parametrize("source", SLOTS)
 @pytest.mark.parametrize("length", [65, 150, 256, 257, 1000])
-def test_l8_a_user_id_fits_its_target(source: str, target: str, length: int) -> None:
+def test_a_user_id_fits_its_target(source: str, target: str, length: int) -> None:
     user = "u" * length
     value, notes = sent(asking(source, user), source, target)
     assert len(value) <= LIMITS[target]
@@ -386,7 +367,7 @@ def test_l8_a_user_id_fits_its_target(source: str, target: str, length: int) -> 
 
 @pytest.mark.parametrize("target", SLOTS)
 @pytest.mark.parametrize("user", [CLAUDE_CODE, OLDER], ids=["json", "older"])
-def test_l8_no_device_is_told_to_another_family(target: str, user: str) -> None:
+def test_no_device_is_sent_to_another_family(target: str, user: str) -> None:
     value, notes = sent(asking("anthropic", user), "anthropic", target)
     if target == "anthropic":
         assert (value, notes) == (user, [])
@@ -396,7 +377,7 @@ def test_l8_no_device_is_told_to_another_family(target: str, user: str) -> None:
     assert DEVICE not in str(notes)
 
 
-def test_l8_the_hash_is_stable_and_tells_users_apart() -> None:
+def test_the_hash_is_stable_and_differs_between_users() -> None:
     first, _ = sent(asking("anthropic", CLAUDE_CODE), "anthropic", "openai")
     again, _ = sent(asking("anthropic", CLAUDE_CODE), "anthropic", "responses")
     other, _ = sent(asking("anthropic", CLAUDE_CODE.replace("d", "e")), "anthropic", "openai")
@@ -405,7 +386,7 @@ def test_l8_the_hash_is_stable_and_tells_users_apart() -> None:
 
 @pytest.mark.parametrize("target", ["openai", "responses"])
 @pytest.mark.parametrize("source", ["openai", "responses"])
-def test_l8_both_slots_of_openai_fit(source: str, target: str) -> None:
+def test_both_slots_of_openai_fit(source: str, target: str) -> None:
     body = {**ASKING[source], "user": "u" * 100, "safety_identifier": "s" * 100, "model": "m"}
     translation = dragoman.translate_request(body, source=source, target=target)
     assert len(translation.body["user"]) == len(translation.body["safety_identifier"]) == 64
@@ -415,12 +396,12 @@ def test_l8_both_slots_of_openai_fit(source: str, target: str) -> None:
     assert len(translation.body["safety_identifier"]) == 64
 
 
-def test_l8_the_limit_is_a_setting_of_the_upstream() -> None:
+def test_the_limit_is_a_setting_of_the_upstream() -> None:
     value, notes = sent(asking("openai", "u" * 100), "openai", "openai", user_limit=128)
     assert (value, notes) == ("u" * 100, [])
 
 
-def test_l8_a_target_without_user_ids_gets_none_and_no_hash() -> None:
+def test_a_target_without_user_ids_gets_none_and_no_hash() -> None:
     translation = dragoman.translate_request(
         asking("anthropic", CLAUDE_CODE), source="anthropic", target="gemini", model="gemini-3-pro"
     )

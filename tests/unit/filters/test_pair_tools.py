@@ -1,3 +1,5 @@
+"""The filter that pairs tool calls with their results."""
+
 from __future__ import annotations
 
 import json
@@ -82,16 +84,16 @@ def test_an_empty_orphan_still_says_something() -> None:
     assert messages == (user(Text("(no output)")),)
 
 
-def test_l1_what_only_a_result_can_hold_becomes_text_with_an_orphan() -> None:
+def test_what_only_a_result_can_hold_becomes_text_with_an_orphan() -> None:
     reference = Opaque("anthropic", {"type": "tool_reference"}, at=Location("there"))
     messages, notes = pair(user(ToolResult("x", (Text("A"), reference))))
     assert messages == (user(Text("A"), Text('{"type":"tool_reference"}')),)
     assert [(note.action, note.at) for note in notes] == [("changed", ""), ("changed", "there")]
 
 
-def test_l1_an_orphan_of_unreadable_media_is_not_without_output() -> None:
-    blur = Opaque("anthropic", {"type": "image"}, "unreadable media", at=Location("there"))
-    messages, notes = pair(user(ToolResult("x", (blur,))))
+def test_an_orphan_of_unreadable_media_is_not_without_output() -> None:
+    unreadable = Opaque("anthropic", {"type": "image"}, "unreadable media", at=Location("there"))
+    messages, notes = pair(user(ToolResult("x", (unreadable,))))
     assert messages == (user(Text("[media left out: it cannot be read]")),)
     assert [(note.action, note.at) for note in notes] == [("changed", ""), ("dropped", "there")]
 
@@ -135,7 +137,7 @@ def test_what_the_model_says_between_its_calls_and_their_results_joins_the_calls
     assert rules(notes) == ["turn.merged", "turn.merged"]
 
 
-def test_calls_told_in_several_turns_get_their_results_one_by_one() -> None:
+def test_calls_in_several_turns_get_their_results_one_by_one() -> None:
     messages, _ = pair(ASK, assistant(call("a")), assistant(call("b")), user(result("a"), result("b"), Text("next")))
     assert messages == (
         ASK,
@@ -234,7 +236,7 @@ def translated(body: dict[str, Any], target: str, model: str = KIMI, source: str
 
 @pytest.mark.parametrize("target", ["openai", "responses", "anthropic", "bedrock"])
 @given(order=st.permutations(IDS), split=st.none() | st.integers(1, 2))
-def test_l6_results_stand_in_the_order_of_their_calls(target: str, order: list[str], split: int | None) -> None:
+def test_results_stand_in_the_order_of_their_calls(target: str, order: list[str], split: int | None) -> None:
     model = "moonshot.kimi-k2-thinking" if target == "bedrock" else KIMI
     translation = translated(history(order, split), target, model)
     assert texts_of(translation.body, target) == [f"of {id_}" for id_ in IDS]
@@ -242,7 +244,7 @@ def test_l6_results_stand_in_the_order_of_their_calls(target: str, order: list[s
     assert len(reordered) == (tuple(order) != IDS)
 
 
-def test_l6_at_home_too() -> None:
+def test_in_the_same_dialect_too() -> None:
     calls = [{"id": id_, "type": "function", "function": {"name": "get", "arguments": "{}"}} for id_ in IDS]
     body = {
         "messages": [
@@ -255,7 +257,7 @@ def test_l6_at_home_too() -> None:
     assert texts_of(translation.body, "openai") == ["of one", "of two", "of three"]
 
 
-def test_l6_a_missing_result_has_its_place_and_a_second_one_is_text() -> None:
+def test_a_missing_result_has_its_place_and_a_second_one_is_text() -> None:
     translation = translated(history(["three", "one", "one"]), "openai")
     assert texts_of(translation.body, "openai") == ["of one", "Error: (no result)", "of three"]
     body = history(["two", "one"], calls=("one", "two"))
@@ -265,7 +267,7 @@ def test_l6_a_missing_result_has_its_place_and_a_second_one_is_text() -> None:
     assert "another" in json.dumps(translation.body["messages"][-1])
 
 
-def test_l6_images_that_leave_their_results_follow_the_same_order() -> None:
+def test_images_that_leave_their_results_follow_the_same_order() -> None:
     body = history(["two", "one"], calls=("one", "two"))
     for result, name in zip(body["messages"][-1]["content"], ("image/webp", "image/png"), strict=True):
         result["content"] = [{"type": "image", "source": {"type": "base64", "media_type": name, "data": PIXEL}}]
@@ -276,7 +278,7 @@ def test_l6_images_that_leave_their_results_follow_the_same_order() -> None:
     assert [image.partition(";")[0] for image in images] == ["data:image/png", "data:image/webp"]
 
 
-def test_l6_models_that_read_ids_get_results_as_they_came() -> None:
+def test_models_that_read_ids_get_results_as_they_came() -> None:
     for target in ("anthropic", "responses"):
         translation = translated(history(["two", "one", "three"]), target, "claude-x")
         assert texts_of(translation.body, target) == ["of two", "of one", "of three"]
@@ -284,7 +286,7 @@ def test_l6_models_that_read_ids_get_results_as_they_came() -> None:
 
 
 @pytest.mark.parametrize("model", ["kimi-k2", "moonshotai/Kimi-K2.5", "Qwen3-Coder", "glm-4.6", "deepseek-v3.2"])
-def test_l6_open_models_are_known_by_name(model: str) -> None:
+def test_open_models_are_known_by_name(model: str) -> None:
     assert reads_results_by_order(model)
     assert not reads_results_by_order("claude-sonnet-4.5")
 
@@ -338,7 +340,7 @@ def test_a_result_says_where_its_media_is(content: tuple[Text | Media, ...], tex
     assert blocks[0] == ToolResult("a", tuple(map(Text, texts)))
 
 
-def test_l10_each_of_two_parallel_results_names_its_own_image() -> None:
+def test_each_of_two_parallel_results_names_its_own_image() -> None:
     other = structs.replace(IMAGE, data="aGkgaGk=")
     blocks, _ = plain(PLAIN, ToolResult("a", (IMAGE,)), ToolResult("b", (Text("B"), other)), Text("next"))
     assert blocks == (
@@ -379,7 +381,7 @@ def test_unreadable_media_is_left_out_everywhere(target: Capabilities) -> None:
     assert [(note.rule, note.action, note.at) for note in notes] == [("result.unreadable_media", "dropped", "the blur")]
 
 
-def test_l1_a_result_of_unreadable_media_alone_says_so() -> None:
+def test_a_result_of_unreadable_media_alone_says_so() -> None:
     blocks, _ = plain(RICH, ToolResult("a", (UNREADABLE,)))
     assert blocks == (ToolResult("a", (Text("[media left out: it cannot be read]"),)),)
 
@@ -410,5 +412,5 @@ def with_images(count: int) -> Work:
     return lambda: plan(client, target, conversation, model="m", settings=TranslationSettings())
 
 
-def test_s3_images_in_results_are_counted_once() -> None:
+def test_images_in_results_are_counted_once() -> None:
     check_linear_growth(with_images, 100)

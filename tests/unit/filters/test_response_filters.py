@@ -94,7 +94,7 @@ def test_blocks_come_one_after_the_other_and_nothing_is_lost(events: Events, dat
         assert assemble_reply(out).choices == assemble_reply(events).choices
 
 
-def test_case_1_interleaved_calls_come_out_whole() -> None:
+def test_interleaved_calls_come_out_whole() -> None:
     mixed: list[Event] = [
         BlockStarted(0, ToolCall("a", "f")),
         BlockStarted(1, ToolCall("b", "g")),
@@ -110,7 +110,7 @@ def test_case_1_interleaved_calls_come_out_whole() -> None:
     assert [event.text for event in out if isinstance(event, ArgumentsDelta)] == ['{"x":', "1}", '{"y":', "2}"]
 
 
-def test_calls_one_after_the_other_stream_live_although_their_end_is_not_said() -> None:
+def test_calls_one_after_the_other_stream_live_although_their_end_is_not_sent() -> None:
     back, _ = back_of(SerializeBlocks())
     back.feed((Started("r", "m"), *call(0, "f", '{"a":1}', end=False)))
     started = BlockStarted(1, ToolCall("b", "g"))
@@ -244,7 +244,7 @@ def test_other_arguments_of_a_wrapped_tool_come_as_they_are() -> None:
     assert rules(notes) == ["tools.text_unwrapped"]
 
 
-def test_a_call_of_another_tool_is_left_alone() -> None:
+def test_a_call_of_another_tool_is_unchanged() -> None:
     back, _ = back_of(WrapTextTools(), PATCH)
     events = stream(*call(0, "f", '{"input":"x"}'))
     assert back.feed(events) is events
@@ -284,7 +284,7 @@ SLOT = Capabilities(traits=traits("reasoning", "signature_slot"), signatures=fro
 
 
 @given(strategies.signatures)
-def test_a_marked_seal_comes_home(signature: Signature) -> None:
+def test_a_marked_seal_returns_to_its_family(signature: Signature) -> None:
     assert unmark_signature(mark_signature(signature)) == MarkedSignature(signature)
     assert unmark_signature(signature.data) is None
 
@@ -311,7 +311,7 @@ def thought(family: str, signature: Signature | None) -> list[Event]:
         ("openai", Signature("openai", "hi", "encrypted"), Signature("anthropic", "dragoman1.openai.encrypted.aGk")),
     ],
 )
-def test_a_foreign_seal_travels_marked_and_is_told_again(
+def test_a_foreign_seal_travels_marked_and_is_restored(
     family: str, signature: Signature | None, marked: Signature | None
 ) -> None:
     """Reasoning goes back to the family that thought it (docs/decisions/signatures.md#d50)."""

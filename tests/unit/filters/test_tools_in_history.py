@@ -70,7 +70,7 @@ def text_of(planned: Plan) -> str:
     return "\n".join(words)
 
 
-def at_home(dialect: str, body: dict[str, Any]) -> None:
+def passes_unchanged(dialect: str, body: dict[str, Any]) -> None:
     own = registry.get(dialect)
     planned = plan(own, own, own.codec.parse_request(own.binding.unwrap(body)))
     assert planned.notes == ()
@@ -118,7 +118,7 @@ def definition(name: str) -> dict[str, Any]:
 
 
 @FROM_ANTHROPIC
-def test_l3_a_tool_defined_by_tool_addition_reaches_the_target(target: str) -> None:
+def test_a_tool_defined_by_tool_addition_reaches_the_target(target: str) -> None:
     conversation = anthropic([USER, {"role": "system", "content": [definition("inline")]}], [tool("Read")])
     planned = sent_to(target, conversation)
     assert names(planned) == ["Read", "inline"]
@@ -127,7 +127,7 @@ def test_l3_a_tool_defined_by_tool_addition_reaches_the_target(target: str) -> N
 
 
 @FROM_ANTHROPIC
-def test_l3_a_removed_tool_stays_declared_and_the_model_is_told(target: str) -> None:
+def test_a_removed_tool_stays_declared_and_the_model_is_informed(target: str) -> None:
     messages = [USER, {"role": "system", "content": [change("tool_removal", "Read"), change("tool_addition", "gone")]}]
     planned = sent_to(target, anthropic(messages, [tool("Read")]))
     assert names(planned) == ["Read"]
@@ -136,7 +136,7 @@ def test_l3_a_removed_tool_stays_declared_and_the_model_is_told(target: str) -> 
 
 
 @FROM_ANTHROPIC
-def test_l3_references_become_definitions_and_found_tools_come_last_in_order_of_reference(target: str) -> None:
+def test_references_become_definitions_and_found_tools_come_last_in_order_of_reference(target: str) -> None:
     planned = sent_to(target, anthropic(SEARCHED, CLAUDE_CODE))
     assert names(planned) == ["Agent", "Read", "ToolSearch", "WebFetch", "Edit"]
     [result] = [
@@ -150,12 +150,12 @@ def test_l3_references_become_definitions_and_found_tools_come_last_in_order_of_
     assert not [note for note in planned.notes if note.action == "dropped" and note.at.startswith("tools")]
 
 
-def test_l3_an_unknown_reference_says_so_and_a_result_is_never_empty() -> None:
+def test_an_unknown_reference_says_so_and_a_result_is_never_empty() -> None:
     planned = sent_to("openai", anthropic(SEARCHED, [tool("ToolSearch")]))
     assert "Tool WebFetch is not available.\nTool Edit is not available." in text_of(planned)
 
 
-def test_l3_the_definition_is_shown_under_the_name_that_is_sent() -> None:
+def test_the_definition_is_shown_under_the_name_that_is_sent() -> None:
     messages = jsonio.decode(jsonio.encode(SEARCHED).replace(b"WebFetch", b"mcp.web/fetch"))
     planned = sent_to("openai", anthropic(messages, [tool("ToolSearch"), tool("mcp.web/fetch", defer_loading=True)]))  # type: ignore[arg-type]
     alias = names(planned)[-1]
@@ -173,7 +173,7 @@ def test_l3_the_definition_is_shown_under_the_name_that_is_sent() -> None:
         ("Read", {}, ["a", "Read", "b"]),
     ],
 )
-def test_l3_a_deferred_tool_waits_only_for_a_search_that_the_client_runs(
+def test_a_deferred_tool_waits_only_for_a_search_that_the_client_runs(
     search: str, choice: dict[str, Any], sent: list[str]
 ) -> None:
     tools = [tool("a", defer_loading=True), tool(search), tool("b", defer_loading=True)]
@@ -182,13 +182,13 @@ def test_l3_a_deferred_tool_waits_only_for_a_search_that_the_client_runs(
     assert "tools.deferred" in rules(planned)
 
 
-def test_l3_a_called_tool_is_sent_though_its_reference_is_gone() -> None:
+def test_a_called_tool_is_sent_though_its_reference_is_gone() -> None:
     called = {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "Edit", "input": {}}]}
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "ok"}]}
     assert names(sent_to("openai", anthropic([USER, called, result], CLAUDE_CODE)))[-1] == "Edit"
 
 
-def test_l3_without_the_server_that_searches_all_deferred_tools_are_sent_in_their_order() -> None:
+def test_without_the_server_that_searches_all_deferred_tools_are_sent_in_their_order() -> None:
     tools = [
         {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"},
         tool("a", defer_loading=True),
@@ -211,12 +211,12 @@ def test_l3_without_the_server_that_searches_all_deferred_tools_are_sent_in_thei
     assert "<functions>" in text_of(planned) and '"name":"b"' in text_of(planned)
 
 
-def test_l3_defer_loading_false_says_nothing_and_loses_nothing() -> None:
+def test_defer_loading_false_says_nothing_and_loses_nothing() -> None:
     planned = sent_to("openai", anthropic([USER], [tool("a", defer_loading=False)]))
     assert planned.notes == ()
 
 
-def test_l3_at_home_anthropic_passes_as_it_came() -> None:
+def test_anthropic_to_anthropic_passes_unchanged() -> None:
     compaction = {"type": "compaction", "content": "Past.", "encrypted_content": "x", "tool_changes": [definition("z")]}
     messages = [
         {"role": "assistant", "content": [compaction]},
@@ -224,7 +224,7 @@ def test_l3_at_home_anthropic_passes_as_it_came() -> None:
         {"role": "system", "content": [definition("inline"), change("tool_removal", "Read")]},
     ]
     more = {"compaction": {"type": "summarize"}, "context_management": {"edits": [{"type": "compact_20260112"}]}}
-    at_home("anthropic", {"model": "m", "max_tokens": 9, "messages": messages, "tools": CLAUDE_CODE, **more})
+    passes_unchanged("anthropic", {"model": "m", "max_tokens": 9, "messages": messages, "tools": CLAUDE_CODE, **more})
 
 
 # --- Responses
@@ -237,7 +237,7 @@ QUESTION = {"type": "message", "role": "user", "content": "hi"}
 
 
 @FROM_RESPONSES
-def test_l3_a_tool_that_only_a_search_output_declares_reaches_the_target(target: str) -> None:
+def test_a_tool_that_only_a_search_output_declares_reaches_the_target(target: str) -> None:
     conversation = responses(
         [QUESTION, CALL, OUTPUT], [function("X"), SEARCH_TOOL, function("later", defer_loading=True)]
     )
@@ -251,12 +251,12 @@ def test_l3_a_tool_that_only_a_search_output_declares_reaches_the_target(target:
     assert {"tools.search", "tools.reference", "tools.deferred"} <= rules(planned)
 
 
-def test_l3_a_search_that_found_nothing_has_a_result_that_says_so() -> None:
+def test_a_search_that_found_nothing_has_a_result_that_says_so() -> None:
     planned = sent_to("kiro", responses([QUESTION, CALL, {**OUTPUT, "tools": []}], [SEARCH_TOOL]))
     assert "No tool was found." in text_of(planned)
 
 
-def test_l3_a_search_that_the_service_ran_is_text_and_its_tools_are_sent() -> None:
+def test_a_search_that_the_service_ran_is_text_and_its_tools_are_sent() -> None:
     call = {"type": "tool_search_call", "call_id": None, "execution": "server", "arguments": {"paths": ["crm"]}}
     output = {"type": "tool_search_output", "call_id": None, "execution": "server", "tools": [CRM]}
     conversation = responses(
@@ -269,7 +269,7 @@ def test_l3_a_search_that_the_service_ran_is_text_and_its_tools_are_sent() -> No
 
 
 @FROM_RESPONSES
-def test_l3_additional_tools_anywhere_reach_the_target(target: str) -> None:
+def test_additional_tools_anywhere_reach_the_target(target: str) -> None:
     def adding(*tools: Any) -> dict[str, Any]:
         return {"type": "additional_tools", "role": "developer", "tools": list(tools)}
 
@@ -289,24 +289,26 @@ def test_l3_additional_tools_anywhere_reach_the_target(target: str) -> None:
 
 
 @FROM_RESPONSES
-def test_l3_a_namespace_in_a_namespace_keeps_its_tools(target: str) -> None:
+def test_a_namespace_in_a_namespace_keeps_its_tools(target: str) -> None:
     nested = {"type": "namespace", "name": "inner", "description": "d", "tools": [function("f")]}
     outer = {"type": "namespace", "name": "outer", "description": "d", "tools": [function("g"), nested]}
     call = {"type": "function_call", "call_id": "c", "name": "f", "namespace": "inner", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c", "output": "ok"}
     planned = sent_to(target, responses([QUESTION, call, output], [outer]))
     assert names(planned) == ["outer__g", "outer__inner__f"]
-    at_home("responses", {"model": "m", "input": [QUESTION, call, output], "tools": [outer]})
+    passes_unchanged("responses", {"model": "m", "input": [QUESTION, call, output], "tools": [outer]})
 
 
-def test_l3_at_home_responses_passes_as_it_came() -> None:
+def test_responses_to_responses_passes_unchanged() -> None:
     items = [QUESTION, CALL, OUTPUT, {"type": "compaction", "encrypted_content": "x"}, {"type": "compaction_trigger"}]
     management = [{"type": "compaction", "compact_threshold": 1000}]
     tools = [SEARCH_TOOL, function("later", defer_loading=True), CRM]
-    at_home("responses", {"model": "m", "input": items, "tools": tools, "context_management": management})
+    passes_unchanged(
+        "responses", {"model": "gpt-5.4", "input": items, "tools": tools, "context_management": management}
+    )
 
 
-def test_l3_two_tools_that_would_have_one_name_are_refused() -> None:
+def test_two_tools_that_would_have_one_name_are_refused() -> None:
     with pytest.raises(Unrepresentable, match="tool_search"):
         sent_to("openai", responses([QUESTION], [SEARCH_TOOL, function("tool_search")]))
 
@@ -322,7 +324,7 @@ ANSWER: Events = (
 )
 
 
-def test_l3_a_call_of_the_search_comes_back_as_the_item_that_the_client_waits_for() -> None:
+def test_a_call_of_the_search_comes_back_as_the_item_that_the_client_waits_for() -> None:
     conversation = responses([QUESTION], [SEARCH_TOOL])
     events = ResponseFilters(sent_to("openai", conversation)).feed(ANSWER)
     whole: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), conversation, fixed_environment()))
@@ -344,7 +346,7 @@ def test_l3_a_call_of_the_search_comes_back_as_the_item_that_the_client_waits_fo
 
 @FROM_ANTHROPIC
 @pytest.mark.parametrize("role", ["assistant", "user"])
-def test_l4_the_summary_of_the_past_travels(target: str, role: str) -> None:
+def test_the_summary_of_the_past_travels(target: str, role: str) -> None:
     block = {"type": "compaction", "content": "We chose blue.", "tool_changes": [definition("inline")]}
     planned = sent_to(target, anthropic([{"role": role, "content": [block]}, USER], [tool("Read")]))
     assert "We chose blue." in text_of(planned)
@@ -354,16 +356,16 @@ def test_l4_the_summary_of_the_past_travels(target: str, role: str) -> None:
 
 
 @FROM_ANTHROPIC
-def test_l4_a_summary_beside_a_call_does_not_part_the_call_from_its_result(target: str) -> None:
+def test_a_summary_beside_a_call_does_not_part_the_call_from_its_result(target: str) -> None:
     use = {"type": "tool_use", "id": "c", "name": "Read", "input": {}}
-    said_both = {"role": "assistant", "content": [{"type": "compaction", "content": "Past."}, use]}
+    assistant_turn = {"role": "assistant", "content": [{"type": "compaction", "content": "Past."}, use]}
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "ok"}]}
-    planned = sent_to(target, anthropic([USER, said_both, result], [tool("Read")]))
+    planned = sent_to(target, anthropic([USER, assistant_turn, result], [tool("Read")]))
     assert not rules(planned) & {"tools.missing_result", "tools.orphan_result", "tools.moved_result"}
     assert "Past." in text_of(planned)
 
 
-def test_l4_a_failed_compaction_says_nothing() -> None:
+def test_a_failed_compaction_says_nothing() -> None:
     failed = {"role": "assistant", "content": [{"type": "compaction", "content": None}, {"type": "text", "text": "a"}]}
     planned = sent_to("openai", anthropic([USER, failed, USER]))
     assert planned.notes == ()
@@ -380,7 +382,7 @@ def test_l4_a_failed_compaction_says_nothing() -> None:
     ],
 )  # fmt: skip
 @FROM_ANTHROPIC
-def test_l4_what_cannot_be_honoured_is_refused_at_its_place(
+def test_what_cannot_be_honoured_is_refused_at_its_place(
     target: str, messages: list[Any], more: dict[str, Any], place: str
 ) -> None:
     with pytest.raises(Unrepresentable) as raised:
@@ -388,26 +390,26 @@ def test_l4_what_cannot_be_honoured_is_refused_at_its_place(
     assert raised.value.at == place and raised.value.fault.status == 400
 
 
-def test_l4_edits_that_only_save_room_are_left_out_with_a_note() -> None:
+def test_edits_that_only_save_room_are_left_out_with_a_note() -> None:
     planned = sent_to("openai", anthropic([USER], context_management={"edits": [{"type": "clear_tool_uses_20250919"}]}))
     assert [(note.rule, note.at) for note in planned.notes] == [("foreign.field", "context_management")]
 
 
-@pytest.mark.parametrize("kind", ["compaction", "compaction_summary", "context_compaction", "compaction_trigger"])
+@pytest.mark.parametrize("kind", ["compaction", "compaction_summary", "context_compaction"])
 @FROM_RESPONSES
-def test_l4_an_encrypted_past_is_refused_at_its_place(target: str, kind: str) -> None:
+def test_an_encrypted_past_is_refused_at_its_place(target: str, kind: str) -> None:
     with pytest.raises(Unrepresentable) as raised:
         sent_to(target, responses([QUESTION, {"type": kind, "encrypted_content": "x"}]))
     assert raised.value.at == "input[1]"
 
 
-def test_l4_a_wish_to_compact_is_refused() -> None:
+def test_a_wish_to_compact_is_refused() -> None:
     with pytest.raises(Unrepresentable) as raised:
         sent_to("kiro", responses([QUESTION], context_management=[{"type": "compaction", "compact_threshold": 9}]))
     assert raised.value.at == "context_management[0]"
 
 
-def test_l4_a_compaction_in_an_answer_is_noted_for_a_client_that_has_none() -> None:
+def test_a_compaction_in_an_answer_is_noted_for_a_client_that_has_none() -> None:
     body = {"type": "message", "id": "m", "role": "assistant", "model": "m", "stop_reason": "end_turn"}
     usage = {"input_tokens": 1, "output_tokens": 1}
     content = [{"type": "compaction", "content": "Past."}, {"type": "text", "text": "hi"}]
@@ -439,7 +441,7 @@ def test_l4_a_compaction_in_an_answer_is_noted_for_a_client_that_has_none() -> N
     ],
     ids=str,
 )
-def test_l5_a_call_names_the_declared_tool(call: dict[str, Any], tools: list[Any], named: str) -> None:
+def test_a_call_names_the_declared_tool(call: dict[str, Any], tools: list[Any], named: str) -> None:
     items = [
         QUESTION,
         {"type": "function_call", "call_id": "c", **call, "arguments": "{}"},
@@ -448,20 +450,22 @@ def test_l5_a_call_names_the_declared_tool(call: dict[str, Any], tools: list[Any
     planned = sent_to("openai", responses(items, tools))
     [sent] = [b for message in planned.translated.messages for b in message.blocks if isinstance(b, ToolCall)]
     assert sent.name == named
-    at_home("responses", {"model": "m", "input": items, "tools": tools})
+    passes_unchanged("responses", {"model": "m", "input": items, "tools": tools})
 
 
 @pytest.mark.parametrize("choice", [{"name": "X", "namespace": "X"}, {"name": "X", "namespace": "functions"}])
-def test_l5_a_choice_names_the_declared_tool(choice: dict[str, Any]) -> None:
+def test_a_choice_names_the_declared_tool(choice: dict[str, Any]) -> None:
     chosen = {"type": "function", **choice}
     planned = sent_to("openai", responses([QUESTION], [function("X")], tool_choice=chosen))
     assert planned.translated.tool_choice.names == ("X",) and planned.translated.tool_choice.mode == "one"
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [chosen]}
     for each in (chosen, allowed):
-        at_home("responses", {"model": "m", "input": [QUESTION], "tools": [function("X")], "tool_choice": each})
+        passes_unchanged(
+            "responses", {"model": "m", "input": [QUESTION], "tools": [function("X")], "tool_choice": each}
+        )
 
 
-def test_l5_an_answer_names_the_tool_that_the_client_declared() -> None:
+def test_an_answer_names_the_tool_that_the_client_declared() -> None:
     translation = dragoman.translate_request(
         {"model": "m", "max_tokens": 9, "messages": [USER], "tools": [tool("X")]},
         source="anthropic",
@@ -487,7 +491,7 @@ def test_l5_an_answer_names_the_tool_that_the_client_declared() -> None:
 
 
 @FROM_ANTHROPIC
-def test_l3_of_several_definitions_in_the_history_the_last_counts_at_the_place_of_the_first(target: str) -> None:
+def test_of_several_definitions_in_the_history_the_last_counts_at_the_place_of_the_first(target: str) -> None:
     again = definition("one")
     again["tool"]["definition"]["description"] = "Changed."
     blocks = [definition("one"), definition("one"), definition("two"), again]
@@ -501,11 +505,13 @@ def test_l3_of_several_definitions_in_the_history_the_last_counts_at_the_place_o
 
 
 @FROM_RESPONSES
-def test_l3_the_tool_list_counts_before_a_definition_of_the_history(target: str) -> None:
+def test_the_tool_list_counts_before_a_definition_of_the_history(target: str) -> None:
     found = {**OUTPUT, "tools": [function("X", description="Old."), function("Y")]}
     conversation = responses([QUESTION, CALL, found], [SEARCH_TOOL, function("X")])
     planned = sent_to(target, conversation)
     assert names(planned) == ["tool_search", "X", "Y"]
     assert '"description":"It is X."' in text_of(planned)
     assert [note.at for note in planned.notes if note.rule == "tools.redefined"] == ["input[2].tools[0]"]
-    at_home("responses", {"model": "m", "input": [QUESTION, CALL, found], "tools": [SEARCH_TOOL, function("X")]})
+    passes_unchanged(
+        "responses", {"model": "m", "input": [QUESTION, CALL, found], "tools": [SEARCH_TOOL, function("X")]}
+    )

@@ -92,9 +92,9 @@ def test_five_consecutive_failures_open_the_breaker_and_four_do_not(harness: Bre
     harness.fail(4)
     assert harness.refuses() is None
     harness.fail()
-    resting = harness.refuses()
-    assert resting is not None and not resting.is_hinted
-    assert (resting.fault.kind, resting.fault.status, resting.fault.retry_after) == ("overloaded", 503, 5)
+    refusal = harness.refuses()
+    assert refusal is not None and not refusal.is_hinted
+    assert (refusal.fault.kind, refusal.fault.status, refusal.fault.retry_after) == ("overloaded", 503, 5)
 
 
 @pytest.mark.parametrize(("failures", "opens"), [(11, True), (10, False)])
@@ -144,10 +144,10 @@ def test_cooldowns_double_up_to_two_minutes(harness: BreakerHarness) -> None:
     harness.fail(5)
     waits = []
     for _ in range(8):
-        resting = harness.refuses()
-        assert resting is not None
-        waits.append(resting.seconds_left)
-        harness.clock.now += resting.seconds_left
+        refusal = harness.refuses()
+        assert refusal is not None
+        waits.append(refusal.seconds_left)
+        harness.clock.now += refusal.seconds_left
         harness.fail()
     assert waits == [5, 10, 20, 40, 80, 120, 120, 120]
 
@@ -186,8 +186,8 @@ def test_requests_that_began_before_the_breaker_opened_do_not_count(harness: Bre
     late[0].failed(TimedOut("late"))
     late[1].succeeded()
     late[2].accepted()
-    resting = harness.refuses()
-    assert resting is not None and resting.seconds_left == 4
+    refusal = harness.refuses()
+    assert refusal is not None and refusal.seconds_left == 4
 
 
 @given(st.lists(st.sampled_from(["ask", "ok", "fail", "leave", "later"]), max_size=60))
@@ -241,9 +241,9 @@ def test_the_kind_of_error_determines_the_scope_of_a_cooldown(
 
 def test_a_cooldown_ends_at_its_time(harness: BreakerHarness) -> None:
     harness.fail(1, refused("rate_limit", 60.0, "too fast"))
-    resting = harness.refuses()
-    assert resting is not None and resting.is_hinted and resting.fault.retry_after == 60
-    assert "too fast" in str(resting) and "rate_limit" in str(resting)
+    refusal = harness.refuses()
+    assert refusal is not None and refusal.is_hinted and refusal.fault.retry_after == 60
+    assert "too fast" in str(refusal) and "rate_limit" in str(refusal)
     harness.clock.now += 60
     assert harness.refuses() is None and not harness.breaker.describe()
 
@@ -361,8 +361,8 @@ def test_cooldowns_survive_a_restart_and_a_clock_change(tmp_path: Path) -> None:
 
     asyncio.run(restart())
     assert (tmp_path / COOLDOWN_FILE).stat().st_mode & 0o077 == 0
-    resting = after.refuses()
-    assert resting is not None and "spent" in str(resting) and resting.seconds_left == 300
+    refusal = after.refuses()
+    assert refusal is not None and "spent" in str(refusal) and refusal.seconds_left == 300
     assert [row["models"] for row in after.breaker.describe() if isinstance(row, dict)] == [None]
     moved = BreakerHarness()
     moved.breaker._wall = lambda: 0.0  # half a century back

@@ -117,7 +117,7 @@ def test_variables_that_kubernetes_sets_for_a_service_named_dragoman_are_ignored
     ("text", "message"),
     [
         ("[server]\nprt = 1", "FILE:2: server.prt: there is no such key (did you mean port?)"),
-        ("[server]\n\nport = 'x'", "FILE:3: server.port: expected a whole number, got a text"),
+        ("[server]\n\nport = 'x'", "FILE:3: server.port: expected a whole number, got a string"),
         ("[server]\nport = 70000", "FILE:2: server.port: expected a whole number <= 65535"),
         ("server = 3", "FILE:1: server: expected a table, got a whole number"),
         ("[log]\nlevel = 'warn'", "FILE:2: log.level: 'warn' is not allowed; use one of debug, info, warning, error"),
@@ -126,7 +126,7 @@ def test_variables_that_kubernetes_sets_for_a_service_named_dragoman_are_ignored
         (KIMI + "url = 'x'", "FILE:4: upstreams.kimi.url: there is no such key (did you mean base_url?)"),
         (KIMI + "api_key = 'x'", "FILE:4: upstreams.kimi.api_key: there is no such key (did you mean key?)"),
         (KIMI + "settings = { max_tolkens_field = 1 }", "FILE:4: upstreams.kimi.settings.max_tolkens_field: there is no such key (did you mean max_tokens_field?)"),
-        (KIMI + "settings = { more_knobs = [1] }", "FILE:4: upstreams.kimi.settings.more_knobs: item [0]: expected a text, got a whole number"),
+        (KIMI + "settings = { more_sampling = [1] }", "FILE:4: upstreams.kimi.settings.more_sampling: item [0]: expected a string, got a whole number"),
         (KIMI + "timeouts = { idle = 0 }", "FILE:4: upstreams.kimi.timeouts.idle: expected a number > 0.0"),
         (KIMI + "timeouts = { idle = nan }", "FILE:4: upstreams.kimi.timeouts.idle: expected a number > 0.0"),
         (KIMI + "translation = { raw_tools = 'kimmi' }", "FILE:4: upstreams.kimi.translation.raw_tools: there is no raw tool format 'kimmi' (did you mean kimi?)"),
@@ -176,7 +176,7 @@ def test_all_problems_are_reported_at_once_in_the_order_of_the_file() -> None:
 
 def test_a_problem_in_the_environment_names_the_variable() -> None:
     assert problems("", {"DRAGOMAN_SERVER__PORT": "x"}) == [
-        "environment DRAGOMAN_SERVER__PORT: server.port: expected a whole number, got a text"
+        "environment DRAGOMAN_SERVER__PORT: server.port: expected a whole number, got a string"
     ]
     assert problems("", server__prt=1)[0].startswith("flag server.prt: server.prt: there is no such key")
 

@@ -57,8 +57,8 @@ def filled(*peers: str) -> tuple[Any, list[FakeConnection]]:
 
 
 @pytest.mark.parametrize("peer", ["", "late"])
-def test_s11_closing_one_of_many_connections_takes_as_many_steps_as_one_of_few(peer: str) -> None:
-    """S11: for a peer with too many connections, those of all others were looked at, for each new one."""
+def test_closing_one_of_many_connections_takes_as_many_steps_as_one_of_few(peer: str) -> None:
+    """Regression: for a peer with too many connections, those of all others were looked at, for each new one."""
 
     def work(others: int) -> int:
         connections, _ = filled(*(["early"] * others), *(["late"] * 100))
@@ -87,8 +87,8 @@ def test_a_connection_with_a_new_client_address_is_counted_there_and_keeps_its_s
     assert len(connections) == 0 and connections._by_peer == {} and connections.unadmitted == 0
 
 
-def test_s11_a_connection_whose_request_was_just_read_is_not_closed() -> None:
-    """S11: a flood of 64 connections in one turn closed all that had sent something, a client with a key among them."""
+def test_a_connection_whose_request_was_just_read_is_not_closed() -> None:
+    """Regression: a flood of 64 connections in one turn closed all that had sent something, a client with a key among them."""
 
     async def run() -> None:
         async def answer(_: object) -> None: ...
@@ -112,8 +112,8 @@ def test_s11_a_connection_whose_request_was_just_read_is_not_closed() -> None:
     asyncio.run(run())
 
 
-def test_s1_many_small_requests_do_not_displace_a_large_body() -> None:
-    """S1: with too many requests, the one with most bytes was refused, regardless of who had sent the others."""
+def test_many_small_requests_do_not_displace_a_large_body() -> None:
+    """Regression: with too many requests, the one with most bytes was refused, regardless of who had sent the others."""
     refused: list[str] = []
 
     def on_refused(name: str) -> Callable[[Fault], None]:
@@ -191,7 +191,7 @@ def test_the_number_of_holders_is_bounded_and_the_oldest_is_removed_first() -> N
 
 
 @pytest.mark.parametrize("key", ["mine", "theirs"])
-def test_l15_a_response_of_another_key_is_not_found(key: str) -> None:
+def test_a_response_of_another_key_is_not_found(key: str) -> None:
     """Also where a single upstream would be asked for an id that is not known."""
     request = HttpRequest("GET", "/v1/responses/resp_1")
     holders = ResponseHolders()
@@ -217,7 +217,7 @@ def test_l15_a_response_of_another_key_is_not_found(key: str) -> None:
     ("path", "status"), [("/v1/responses", 426), ("/openai/v1/responses", 426), ("/v1/models", 400)]
 )
 @pytest.mark.parametrize("extension", [True, False])
-def test_l33_under_asgi_a_websocket_is_refused_as_well_as_the_server_can(
+def test_under_asgi_a_websocket_is_refused_as_well_as_the_server_can(
     extension: bool, path: str, status: int, tmp_path: Path
 ) -> None:
     gateway = Gateway(parse_config(upstream_config("one", "responses", "http://127.0.0.1:1")), key=KEY, state=tmp_path)

@@ -240,7 +240,7 @@ def test_the_check_of_twenty_megabytes_is_linear() -> None:
 
 
 def test_large_requests_leave_room_for_small_ones() -> None:
-    """S4: a few uploads from one address kept every other client out."""
+    """Regression: a few uploads from one address kept every other client out."""
     most = 64 * 1024 * 1024
     load = MemoryBudget(RequestLimits(in_flight=most))
     large, other = load.enter("a"), load.enter("a")

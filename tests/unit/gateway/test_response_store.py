@@ -20,7 +20,8 @@ from dragoman.conformance.laws import encode_events, fixed_environment
 from dragoman.conformance.samples import STREAMS
 from dragoman.errors import ClientFault, Fault
 from dragoman.gateway import response_store
-from dragoman.gateway.access_log import AccessLog, LogRateLimit
+from dragoman.gateway.access_log import AccessLog
+from dragoman.gateway.log_rate_limit import LogRateLimit
 from dragoman.gateway.records import Record
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.response_store import PickledConversation, ResponseStore, whole_conversation
@@ -176,8 +177,8 @@ def test_a_response_has_its_previous_id_and_notes_locate_earlier_messages_there(
     assert data.count(b'"previous_response_id":"%b"' % response_id.encode()) == 3
 
 
-def test_s3_a_large_conversation_is_stored_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the worker process reads it again: many small requests can make one conversation as large as a large one."""
+def test_a_large_conversation_is_stored_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the job process reads it again: many small requests can make one conversation as large as a large one."""
     monkeypatch.setattr(response_store, "LARGE_CONVERSATION", 2000)
     store = ResponseStore()
     store.keep("me", "a", user_turn("x" * 1000))

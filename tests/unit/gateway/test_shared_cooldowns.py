@@ -57,7 +57,7 @@ class Process:
         permit.close()
 
     @property
-    def resting(self) -> set[str]:
+    def in_cooldown(self) -> set[str]:
         """The credentials that get no requests."""
         return {scope.credential for scope in self.breaker.cooldowns}
 
@@ -169,7 +169,7 @@ def test_a_clear_ends_cooldowns_that_began_before_it_also_if_they_are_reported_l
     other.fail(refused(), credential="after")
     other.shared.apply(one.take())
     other.shared.apply(late)
-    assert other.resting == {"after"} | ({"elsewhere"} if upstream else set())
+    assert other.in_cooldown == {"after"} | ({"elsewhere"} if upstream else set())
 
 
 def test_a_success_does_not_end_a_cooldown_that_began_after_its_request(pair: tuple[Process, Process]) -> None:
@@ -226,9 +226,9 @@ def test_a_process_that_starts_learns_all_from_another(pair: tuple[Process, Proc
     one.fail(refused("rate_limit", 5.0), credential="short")
     Process.now += 6
     other.breaker.restore(saved)  # the file was not written again yet
-    assert other.resting == {"spent", "ended"}
+    assert other.in_cooldown == {"spent", "ended"}
     other.shared.apply(read_events(jsonio.encode(one.shared.events())))
-    assert other.resting == {"spent", "broken"}
+    assert other.in_cooldown == {"spent", "broken"}
     third = Process()
     third.breaker.restore(saved)
     assert {event.credential for event in third.shared.events()} == {"spent", "ended"}  # from disk, without an event

@@ -229,7 +229,7 @@ def test_a_connection_to_a_sibling_is_kept(tmp_path: Path) -> None:
         async with worker.serving():
             sibling = Sibling(worker.path)
             for _ in range(5):
-                assert await sibling.ask(FIND, b'{"owner":"me"}') == b""
+                assert await sibling.request(FIND, b'{"owner":"me"}') == b""
             pools = sibling._client.pools()
             await sibling.aclose()
         return [(pool.active, pool.idle) for pool in pools]

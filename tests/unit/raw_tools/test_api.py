@@ -179,7 +179,7 @@ def test_every_shipped_format_says_who_writes_it() -> None:
 def test_what_list_shows_of_a_format_is_a_call_of_it(table: Table) -> None:
     value = "x" if table.body in ("markup", "elements", "gemma") else '"x"'
     text = looks(table).replace("VALUE", value).replace("⏎", "\n")
-    calls = [each for each in find_calls(text, table.name) if each.kind != "remark"]
+    calls = [each for each in find_calls(text, table.name) if each.kind != "note"]
     assert [(call.kind, call.name, json.loads(call.arguments)) for call in calls] == [("call", "NAME", {"KEY": "x"})]
 
 
@@ -190,7 +190,7 @@ def test_what_list_shows_of_a_format_is_a_call_of_it(table: Table) -> None:
 def test_try_shows_text_and_calls_in_reading_order(text: str, cut: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["raw-tools", "try", "hermes", text, "--cut", cut, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [each["kind"] for each in found if each["kind"] != "remark"] == ["text", "call"]
+    assert [each["kind"] for each in found if each["kind"] != "note"] == ["text", "call"]
     call = next(each for each in found if each["kind"] == "call")
     assert (call["name"], json.loads(call["arguments"]), call["table"]) == ("search", {"q": "x"}, "hermes")
 

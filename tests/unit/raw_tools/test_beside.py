@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from dragoman.filters.raw_tools import DeclaredTools, Engine, RawTools
-from dragoman.filters.raw_tools.outputs import Remark
+from dragoman.filters.raw_tools.outputs import EngineNote
 from dragoman.filters.raw_tools.readers import BUFFER_LIMIT
 from dragoman.model.blocks import Text, ToolCall
 from dragoman.model.conversation import Stop, StopReason, ToolChoice
@@ -210,7 +210,7 @@ def test_with_tool_choice_none_long_arguments_are_not_kept() -> None:
     for _ in range(100):
         assert engine.feed("x" * BUFFER_LIMIT) == []
     assert engine.peak < 100
-    assert [type(each) for each in engine.feed(f'"}}{CE}{SE}')] == [Remark]
+    assert [type(each) for each in engine.feed(f'"}}{CE}{SE}')] == [EngineNote]
 
 
 @pytest.mark.parametrize("text", [ONE, TAG], ids=["special", "tag"])
@@ -326,7 +326,7 @@ def test_channels_say_what_is_reasoning_and_what_is_text(
 
 
 @pytest.mark.parametrize("choice", ["auto", "kimi_k3"])
-def test_l29_wrappers_of_kimi_k3_are_removed(choice: str) -> None:
+def test_wrappers_of_kimi_k3_are_removed(choice: str) -> None:
     response = "<|open|>response<|sep|>Hi.<|close|>response<|sep|>"
     for cut in all_cuts(response):
         filtered = run_filter(stream([(TEXT, piece) for piece in cut]), RawTools(choice))

@@ -1,3 +1,5 @@
+"""The tricky cases of raw tool calls (`cases.py`), each cut at every place."""
+
 from __future__ import annotations
 
 import io
@@ -8,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.filters.raw_tools import TABLES, RawTools
-from dragoman.filters.raw_tools.outputs import CallEnded, CallStarted, Channel, Remark, TextOutput
+from dragoman.filters.raw_tools.outputs import CallEnded, CallStarted, Channel, EngineNote, TextOutput
 from dragoman.filters.raw_tools.readers import BUFFER_LIMIT
 from dragoman.model.conversation import StopReason
 from dragoman.model.filter import Facts, Notes
@@ -40,7 +42,7 @@ from tests.unit.raw_tools.test_components import ClientStream, chunk, transforme
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
 @pytest.mark.parametrize(("choice", "interleaves"), [("auto", True), ("auto", False), ("kimi", True)])
-def test_a_tricky_case_is_told_right_under_every_cut(case: Case, choice: str, interleaves: bool) -> None:
+def test_a_tricky_case_is_read_correctly_under_every_cut(case: Case, choice: str, interleaves: bool) -> None:
     filter_ = RawTools(choice, interleaves=interleaves)
     request = conversation(case.tools)
     for pieces in channel_cuts(case.content):
@@ -81,7 +83,7 @@ def test_a_tricky_case_is_noted_the_same_under_every_cut(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
-def test_buffered_tells_the_same_but_for_calls_that_were_cut_off(case: Case) -> None:
+def test_buffered_mode_reads_the_same_except_calls_that_were_cut_off(case: Case) -> None:
     for pieces in channel_cuts(case.content):
         filtered = run_filter(stream(pieces, case.finish), RawTools(mode="buffered"), conversation(case.tools))
         assert filtered.calls == [call for call in case.calls if call.complete or case.finish is not StopReason.LENGTH]
@@ -310,7 +312,7 @@ def is_text(document: str) -> None:
         "</think>",
     ],
 )  # fmt: skip
-def test_l24_a_special_token_section_counts_whatever_stands_before_it(table: str, before: str) -> None:
+def test_a_special_token_section_counts_whatever_stands_before_it(table: str, before: str) -> None:
     shown = before.removesuffix("</think>")
     if before == "</think>":
         emitted = outputs([before + example(table)])
@@ -330,7 +332,7 @@ def test_in_an_open_code_block_it_counts_only_for_a_declared_tool_with_its_argum
 def test_a_special_token_section_of_an_undeclared_tool_is_a_call_with_a_note(table: str) -> None:
     is_call("I look.\n" + example(table, "unheard_of"), "I look.\n", "unheard_of")
     emitted = outputs(["I look.\n" + example(table, "unheard_of")])
-    assert any(isinstance(each, Remark) for each in emitted)
+    assert any(isinstance(each, EngineNote) for each in emitted)
 
 
 @every_tag
@@ -354,12 +356,12 @@ def test_a_special_token_section_of_an_undeclared_tool_is_a_call_with_a_note(tab
         "</think>",
     ],
 )
-def test_l25_a_tag_counts_at_a_line_start_and_after_a_sentence(table: str, before: str) -> None:
+def test_a_tag_counts_at_a_line_start_and_after_a_sentence(table: str, before: str) -> None:
     is_call(before + example(table), before.removesuffix("</think>"))
 
 
 @pytest.mark.parametrize("table", [table for table in _FOUND if _BY_NAME[table].section_begin])
-def test_l26_without_its_section_a_call_counts_only_when_it_is_whole(table: str) -> None:
+def test_without_its_section_a_call_counts_only_when_it_is_whole(table: str) -> None:
     """Closed, for a declared tool, with the arguments that its schema requires; else all of its text comes back."""
     shipped = _BY_NAME[table]
     whole = example(table)
@@ -383,7 +385,7 @@ def test_residue_of_a_marker_beside_a_native_call_is_removed(table: str) -> None
         for cut in all_cuts(document):
             emitted = outputs(cut, native="call_1")
             assert "".join(each.text for each in emitted if isinstance(each, TextOutput)).rstrip() == "Done.", cut
-            assert [each.rule for each in emitted if isinstance(each, Remark)] == ["residue"], cut
+            assert [each.rule for each in emitted if isinstance(each, EngineNote)] == ["residue"], cut
         fenced = f"```\n{marker}\n```\n"
         assert outputs([fenced], native="call_1") == [TextOutput(fenced, TEXT)]
 

@@ -134,7 +134,7 @@ def as_chunks(pieces: Iterable[ChannelText], finish: str | None = "stop") -> lis
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
-def test_a_tricky_case_is_told_right_in_chunks(case: Case) -> None:
+def test_a_tricky_case_is_read_correctly_in_chunks(case: Case) -> None:
     tools = list(case.tools)
     for pieces in list(channel_cuts(case.content))[::7]:
         received = ClientStream(transformed(as_chunks(pieces, FINISH[case.finish]), tools))
@@ -291,13 +291,13 @@ def test_choices_in_one_chunk_are_independent() -> None:  # case 40
     )
 
 
-def test_a_missing_finish_after_calls_is_told_at_done_and_never_at_a_broken_end() -> None:
+def test_a_missing_finish_after_calls_is_sent_at_done_and_never_at_a_broken_end() -> None:
     assert ClientStream(transformed([chunk({"content": ONE}), DONE])).finish == ["tool_calls"]
     assert ClientStream(transformed([chunk({"content": ONE})])).finish == []
     assert ClientStream(transformed([chunk({"content": "text"}), DONE])).finish == []
 
 
-def test_flush_lets_go_of_half_a_marker() -> None:
+def test_flush_releases_half_a_marker() -> None:
     assert ClientStream(transformed([chunk({"content": "a <|tool_call"})])).texts == {"content": "a <|tool_call"}
 
 
@@ -352,7 +352,7 @@ def test_what_kinds_of_events_there_are() -> None:
 
 
 @pytest.mark.parametrize("field", ["content", "reasoning", "reasoning_content"])
-def test_l31_a_chunk_of_plain_text_gives_its_text_and_its_bytes(field: str) -> None:
+def test_a_chunk_of_plain_text_gives_its_text_and_its_bytes(field: str) -> None:
     """001: `EventContent` with the text in `content`; the transformer writes `raw`, the chunk as it came."""
     parser = ToolCallParser(TOOLS)
     [event] = parser.process(chunk({field: "plain text"}))

@@ -1,3 +1,5 @@
+"""The filter of raw tool calls, on events: what it changes, what it passes on and what it notes."""
+
 from __future__ import annotations
 
 import random
@@ -72,7 +74,7 @@ def back_of(
 
 
 def test_an_answer_without_calls_keeps_every_frame_as_the_same_object() -> None:
-    back = back_of()
+    response_filter = back_of()
     frames = [
         (REASONING, "I think, "),
         (REASONING, "so: a < b."),
@@ -81,7 +83,7 @@ def test_an_answer_without_calls_keeps_every_frame_as_the_same_object() -> None:
         (TEXT, "and so on "),
     ]
     for frame in stream(frames):
-        assert back.feed(frame) is frame
+        assert response_filter.feed(frame) is frame
 
 
 @given(events())
@@ -89,8 +91,8 @@ def test_other_answers_come_back_unchanged(expected: tuple[Event, ...]) -> None:
     may_begin = grammar_of("auto").search_marker
     texts = [event.text for event in expected if isinstance(event, TextDelta | ReasoningDelta)]
     assume(not any(may_begin(text) or text[:1].isspace() or text[:1] in "{[" for text in texts))
-    back = back_of(None, WITHOUT_REQUEST)
-    assert [event for each in expected for event in back.feed((each,))] == list(expected)
+    response_filter = back_of(None, WITHOUT_REQUEST)
+    assert [event for each in expected for event in response_filter.feed((each,))] == list(expected)
     assert back_of(None, WITHOUT_REQUEST).feed(expected) is expected
 
 
@@ -98,11 +100,11 @@ def test_other_answers_come_back_unchanged(expected: tuple[Event, ...]) -> None:
 def test_the_grammar_is_kept_whatever_the_texts_are(expected: tuple[Event, ...], seed: int) -> None:
     rng = random.Random(seed)
     for interleaves in (True, False):
-        back = back_of(RawTools(rng.choice(["auto", "kimi"]), interleaves=interleaves))
+        response_filter = back_of(RawTools(rng.choice(["auto", "kimi"]), interleaves=interleaves))
         checked = assemble.EventOrderCheck()
         for event in expected:
-            wild = isinstance(event, TextDelta | ReasoningDelta)
-            checked.check(back.feed((structs.replace(event, text=broken(rng)) if wild else event,)))
+            is_text = isinstance(event, TextDelta | ReasoningDelta)
+            checked.check(response_filter.feed((structs.replace(event, text=broken(rng)) if is_text else event,)))
 
 
 def test_off_is_off() -> None:
@@ -136,16 +138,18 @@ def test_the_upstreams_own_empty_block_is_kept() -> None:
         (BlockEnded(0),),
         (Stopped(Stop(StopReason.END)), FINISHED),
     ]
-    back = back_of()
-    assert [event for frame in frames for event in back.feed(frame)] == [event for frame in frames for event in frame]
+    response_filter = back_of()
+    assert [event for frame in frames for event in response_filter.feed(frame)] == [
+        event for frame in frames for event in frame
+    ]
 
 
 def test_for_a_client_that_takes_one_block_at_a_time_the_text_is_closed_before_the_call() -> None:
-    back = back_of(RawTools(interleaves=False))
+    response_filter = back_of(RawTools(interleaves=False))
     out = [
         event
         for frame in stream([(TEXT, f"a{SB}{CB}functions.bash:0{AB}{{"), (TEXT, f'"command":1}}{SE} b')])
-        for event in back.feed(frame)
+        for event in response_filter.feed(frame)
     ]
     open_blocks = 0
     for event in out:
@@ -160,14 +164,14 @@ def test_for_a_client_that_takes_one_block_at_a_time_the_text_is_closed_before_t
 
 def test_reasoning_is_closed_before_a_call_so_that_the_call_streams_live() -> None:
     """The OpenAI encoder, for one, makes all wait while reasoning is open: it may still be sealed."""
-    back = back_of()
+    response_filter = back_of()
     pieces = [
         (REASONING, f"plan{SB}{CB}functions.bash:0{AB}"),
         (REASONING, "{}"),
         (REASONING, f"{SE}more"),
         (REASONING, "!"),
     ]
-    out = [event for frame in stream(pieces) for event in back.feed(frame)]
+    out = [event for frame in stream(pieces) for event in response_filter.feed(frame)]
     kinds = [type(event) for event in out if isinstance(event, BlockStarted | BlockEnded)]
     assert kinds == [BlockStarted, BlockEnded] * 3
     assert collect_response(out).content == (
@@ -187,8 +191,8 @@ def test_a_seal_that_comes_after_a_call_has_a_block_to_stand_on() -> None:
         (Stopped(Stop(StopReason.END)), FINISHED),
     ]
     for interleaves in (True, False):
-        back = back_of(RawTools(interleaves=interleaves))
-        out = [event for frame in frames for event in back.feed(frame)]
+        response_filter = back_of(RawTools(interleaves=interleaves))
+        out = [event for frame in frames for event in response_filter.feed(frame)]
         assemble.check(out)
         assert [event.signature for event in out if isinstance(event, SignatureAdded)] == [signature.signature]
 
@@ -216,11 +220,11 @@ def test_a_call_whose_json_is_complete_is_complete_without_any_end_marker() -> N
     assert filtered.why is StopReason.TOOL
 
 
-def test_a_broken_stream_lets_go_of_what_is_held_and_then_fails() -> None:
-    back = back_of()
+def test_a_broken_stream_releases_the_buffer_and_then_fails() -> None:
+    response_filter = back_of()
     fault = Failed(Fault("server", "gone"))
     frames: list[Events] = [(Started("r", "m"),), (BlockStarted(0, Text("")), TextDelta(0, "a <|tool_call")), (fault,)]
-    out = [event for frame in frames for event in back.feed(frame)]
+    out = [event for frame in frames for event in response_filter.feed(frame)]
     assemble.check(out)
     assert collect_response(out).text() == "a <|tool_call"
     assert out[-1] == fault
@@ -228,13 +232,13 @@ def test_a_broken_stream_lets_go_of_what_is_held_and_then_fails() -> None:
 
 
 def test_a_call_in_a_broken_stream_ends_incomplete() -> None:
-    back = back_of()
+    response_filter = back_of()
     frames: list[Events] = [
         (Started("r", "m"),),
         (BlockStarted(0, Text("")), TextDelta(0, f'{SB}{CB}functions.bash:0{AB}{{"a')),
         (Failed(Fault("server", "gone")),),
     ]
-    out = [event for frame in frames for event in back.feed(frame)]
+    out = [event for frame in frames for event in response_filter.feed(frame)]
     assert [event.is_complete for event in out if isinstance(event, BlockEnded)] == [False]
 
 
@@ -244,12 +248,12 @@ def test_a_call_in_a_broken_stream_ends_incomplete() -> None:
 def test_choices_are_independent() -> None:  # case 40
     first = list(blocks([(TEXT, piece) for piece in ONE], 0, 0))
     second = list(blocks([(TEXT, piece) for piece in "b " + section(call("functions.task:3", "{}"))], 1, 100))
-    back = back_of()
-    out: list[Event] = [*back.feed((Started("r", "m"),))]
+    response_filter = back_of()
+    out: list[Event] = [*response_filter.feed((Started("r", "m"),))]
     for at in range(max(len(first), len(second))):
         for frames in (first, second):
-            out += back.feed(frames[at]) if at < len(frames) else ()
-    out += back.feed((Stopped(Stop(StopReason.END), 0), Stopped(Stop(StopReason.LENGTH), 1), FINISHED))
+            out += response_filter.feed(frames[at]) if at < len(frames) else ()
+    out += response_filter.feed((Stopped(Stop(StopReason.END), 0), Stopped(Stop(StopReason.LENGTH), 1), FINISHED))
     assemble.check(out)
     assert (collect_response(out, choice=0).calls, collect_response(out, choice=0).why) == ([BASH], StopReason.TOOL)
     assert (collect_response(out, choice=1).calls, collect_response(out, choice=1).why) == (
@@ -297,15 +301,15 @@ def test_trailing_text_can_be_left_out() -> None:
 # --- whole replies
 
 
-def test_a_whole_reply_is_told_as_a_streamed_one() -> None:
+def test_a_whole_reply_is_read_as_a_streamed_one() -> None:
     rng = random.Random(7)
     for _ in range(200):
         text = broken(rng) or "x"
         reply = Reply("r", "m", (Choice((Text(text),), Stop(StopReason.END)),))
         whole = back_of().feed(reply_events(reply))
-        back = back_of()
+        response_filter = back_of()
         pieces = [(TEXT, piece) for piece in random_cut(text, rng) if piece]
-        streamed = [event for frame in stream(pieces) for event in back.feed(frame)]
+        streamed = [event for frame in stream(pieces) for event in response_filter.feed(frame)]
         assert collect_response(whole) == collect_response(streamed)
 
 

@@ -219,7 +219,7 @@ def learnt(stem: str) -> LearntTable:
 
 @pytest.mark.parametrize("stem", SHIPPED)
 def test_a_learnt_table_reads_what_the_shipped_one_reads(stem: str) -> None:
-    """Issue 16, item 4: generated calls, rendered with the template, are the same calls with either table."""
+    """Generated calls, rendered with the template, are the same calls with either table."""
     found = learnt(stem)
     assert found.verdict.total >= 20
     assert found.verdict.mismatches == ()
@@ -368,7 +368,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_said_with_its_place(text: str, message: str) -> None:
+def test_a_mistake_is_reported_with_its_place(text: str, message: str) -> None:
     with pytest.raises(TableFileError) as error:
         parse_tables(text, "mine.toml")
     assert str(error.value).startswith("mine.toml: ")

@@ -13,7 +13,7 @@ import pytest
 
 import dragoman
 from dragoman.filters.raw_tools import DeclaredTools, Engine
-from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Remark, TextOutput
+from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, EngineNote, TextOutput
 from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT, LOOKAHEAD_LIMIT
 from dragoman.model.conversation import ToolSpec
 from tests.growth import Work, check_linear_growth
@@ -65,7 +65,7 @@ def test_a_header_that_never_ends_is_text() -> None:
         else:
             assert not calls
             assert text == f"{SB}{CB}{header}{AB}{{}}{CE}"
-            assert not any(isinstance(output, Remark) for output in emitted)  # nothing changed
+            assert not any(isinstance(output, EngineNote) for output in emitted)  # nothing changed
 
 
 def test_a_section_without_calls_gives_its_text_back() -> None:
@@ -85,7 +85,7 @@ def test_a_call_that_waits_for_its_name_may_wait_for_a_megabyte(size: int) -> No
     else:
         assert not any(isinstance(output, CallStarted) for output in emitted)
         assert "".join(output.text for output in emitted if isinstance(output, TextOutput)) == document
-        assert any(isinstance(output, Remark) and output.rule == "over_limit" for output in emitted)
+        assert any(isinstance(output, EngineNote) and output.rule == "over_limit" for output in emitted)
 
 
 def test_after_too_much_the_next_call_is_read_again() -> None:
@@ -145,7 +145,7 @@ def test_an_unterminated_string_ends_at_the_end_marker(size: int) -> None:
         assert "".join(output.text for output in emitted if isinstance(output, Arguments)) == '{"command":"ls'
         assert [output.complete for output in emitted if isinstance(output, CallEnded)] == [False]
         assert "".join(output.text for output in emitted if isinstance(output, TextOutput)) == text
-        assert [output.rule for output in emitted if isinstance(output, Remark)] == ["broken_arguments"]
+        assert [output.rule for output in emitted if isinstance(output, EngineNote)] == ["broken_arguments"]
 
 
 def test_a_string_that_goes_on_for_the_whole_look_ahead_is_believed() -> None:
@@ -156,7 +156,7 @@ def test_a_string_that_goes_on_for_the_whole_look_ahead_is_believed() -> None:
         assert [output.text for output in emitted if isinstance(output, Arguments)] == [
             f'{{"command":"ls{CE}{SE}{rest}'
         ]
-        assert [output.rule for output in emitted if isinstance(output, Remark)] == ["cut_off"]
+        assert [output.rule for output in emitted if isinstance(output, EngineNote)] == ["cut_off"]
 
 
 def test_deep_nesting_costs_no_stack() -> None:
@@ -268,7 +268,7 @@ def test_a_client_gets_the_arguments_in_as_many_deltas() -> None:
         assert len(live) >= len(value) // 10, client
 
 
-# --- S3: text that is full of what may begin a tag is read in time that grows with its length, not with its square
+# --- text that is full of what may begin a tag is read in time that grows with its length, not with its square
 
 TYPED = [ToolSpec("f", "", {"type": "object", "properties": {"a": {"type": "string"}}})]
 CALLS = {
@@ -280,7 +280,7 @@ ENDS = {"qwen": "</function>", "invoke": "</invoke>"}
 
 @pytest.mark.parametrize("stray", ["<", "</a "])
 @pytest.mark.parametrize("form", CALLS)
-def test_s3_strays_after_a_parameter_take_no_square_time(form: str, stray: str) -> None:
+def test_strays_after_a_parameter_take_no_square_time(form: str, stray: str) -> None:
     def work(count: int) -> Work:
         text = CALLS[form] + stray * count + ENDS[form]
         return lambda: Engine("auto", DeclaredTools(TYPED)).feed(text)

@@ -94,7 +94,7 @@ def arguments(found: ReaderResult) -> object:
         ("\r", "\r"),
     ],
 )
-def test_l27_a_last_line_end_is_cut_only_if_a_first_one_was(table: str, written: str, value: str) -> None:
+def test_a_last_line_end_is_cut_only_if_a_first_one_was(table: str, written: str, value: str) -> None:
     body = parameter(table, "path", written) + parameter(table, "maybe", written + "x") + ENDS[table]
     found = arguments(read(table, body, SCHEMA))
     assert isinstance(found, dict)
@@ -122,7 +122,7 @@ def test_formats_without_line_ends_around_values_cut_none(table: str) -> None:
         '```json\n{"path": "a"}\n```\n',
     ],
 )
-def test_l28_a_body_that_is_json_is_the_arguments(table: str, body: str) -> None:
+def test_a_body_that_is_json_is_the_arguments(table: str, body: str) -> None:
     body = body.replace("END", ENDS[table])
     if table == "kimi_k3":
         body = body.replace("```json\n", "<|open|>json<|sep|>").replace("\n```\n", "<|close|>json<|sep|>")
@@ -135,7 +135,7 @@ def test_l28_a_body_that_is_json_is_the_arguments(table: str, body: str) -> None
 @pytest.mark.parametrize(
     "opens", ["<|open|>json<|sep|>", '<|open|>json type="object"<|sep|>', "<|open|> json <|sep|>", ""]
 )
-def test_l28_the_json_block_of_kimi_k3(opens: str) -> None:
+def test_the_json_block_of_kimi_k3(opens: str) -> None:
     close = opens.partition(" type")[0].removesuffix("<|sep|>").replace("open", "close") + "<|sep|>" if opens else ""
     body = f'{opens}{{"path": "a<|close|>call<|sep|>"}}{close}<|close|>call<|sep|>'
     assert arguments(read("kimi_k3", body, SCHEMA)) == {"path": "a<|close|>call<|sep|>"}
@@ -152,11 +152,11 @@ def test_l28_the_json_block_of_kimi_k3(opens: str) -> None:
         ('"{\\"path\\": \\"a\\"}"', {"path": "a"}),
     ],
 )
-def test_l28_a_body_that_nearly_is_json(table: str, body: str, value: object) -> None:
+def test_a_body_that_nearly_is_json(table: str, body: str, value: object) -> None:
     assert arguments(read(table, body + ENDS[table], SCHEMA)) == value
 
 
-def test_l28_json_goes_out_while_it_comes() -> None:
+def test_json_goes_out_while_it_comes() -> None:
     out: list[Piece] = []
     reader = make_reader(QWEN_CODER, lambda tool, key: find_parameter(SCHEMA, key))
     for char in '{"path": "abc':
@@ -186,7 +186,7 @@ def test_a_complete_json_body_is_closed_without_its_end() -> None:
 
 @tables
 @pytest.mark.parametrize("words", ["some words", "a < b", "<p>", "[1]", "{words}", '"words"', "{"])
-def test_l28_a_call_of_nothing_but_words_has_failed(table: str, words: str) -> None:
+def test_a_call_of_nothing_but_words_has_failed(table: str, words: str) -> None:
     found = read(table, words + ENDS[table], SCHEMA)
     assert found.failed and not found.text
 
@@ -220,7 +220,7 @@ def test_words_beside_parameters_are_left_out_and_reported() -> None:
 # --- types, and parameters that wrap the arguments
 
 
-def test_l30_the_word_of_the_markup_is_weaker_than_the_schema() -> None:
+def test_the_word_of_the_markup_is_weaker_than_the_schema() -> None:
     body = parameter("dsml", "count", "5", "true") + parameter("dsml", "path", "5", "false") + ENDS["dsml"]
     assert arguments(read("dsml", body, SCHEMA)) == {"count": 5, "path": "5"}
     assert arguments(read("dsml", body, None)) == {"count": "5", "path": 5}
@@ -231,13 +231,13 @@ def test_l30_the_word_of_the_markup_is_weaker_than_the_schema() -> None:
 @tables
 @pytest.mark.parametrize("key", ["arguments", "input", "parameters", "args"])
 @pytest.mark.parametrize("value", ['{"path": "a"}', '"{\\"path\\": \\"a\\"}"', "{'path': 'a'}", '\n{"path": "a"}\n'])
-def test_l30_a_single_wrapper_is_the_arguments(table: str, key: str, value: str) -> None:
+def test_a_single_wrapper_is_the_arguments(table: str, key: str, value: str) -> None:
     body = parameter(table, key, value) + ENDS[table]
     assert arguments(read(table, body, SCHEMA)) == {"path": "a"}
 
 
 @tables
-def test_l30_what_only_looks_like_a_wrapper_is_a_parameter(table: str) -> None:
+def test_what_only_looks_like_a_wrapper_is_a_parameter(table: str) -> None:
     wrapped = parameter(table, "input", '{"path": "a"}')
     other = parameter(table, "count", "5")
     assert arguments(read(table, wrapped + other + ENDS[table], SCHEMA)) == {"input": {"path": "a"}, "count": 5}
@@ -262,7 +262,7 @@ def test_a_wrapper_that_is_too_long_to_wait_goes_out_as_a_string() -> None:
 
 @pytest.mark.parametrize("bars", BARS)
 @pytest.mark.parametrize("gap", ["", " "])
-def test_l30_bars_of_dsml_in_every_spelling(bars: str, gap: str) -> None:
+def test_bars_of_dsml_in_every_spelling(bars: str, gap: str) -> None:
     mark = f"{bars}DSML{bars}{gap}"
     body = f'\n<{mark}parameter name="path" string="true">a{end(mark + "parameter")}\n{end(mark + "invoke")}'
     assert arguments(read("dsml", body, SCHEMA)) == {"path": "a"}
@@ -272,7 +272,7 @@ def test_l30_bars_of_dsml_in_every_spelling(bars: str, gap: str) -> None:
         assert f"<{mark}{name}>" in DSML.section_begin and f"</{mark}{name}>" in DSML.section_end
 
 
-def test_l29_attributes_of_kimi_k3_are_unescaped_and_values_are_not() -> None:
+def test_attributes_of_kimi_k3_are_unescaped_and_values_are_not() -> None:
     body = parameter("kimi_k3", "a&amp;b &quot;&lt;", "x &amp; y", "string") + ENDS["kimi_k3"]
     assert arguments(read("kimi_k3", body, SCHEMA)) == {'a&b "<': "x &amp; y"}
     assert KIMI_K3.markup is not None and KIMI_K3.markup.attribute("a&amp;b&copy") == "a&b&copy"

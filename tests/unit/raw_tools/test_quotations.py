@@ -10,7 +10,7 @@ import random
 import pytest
 
 from dragoman.filters.raw_tools import DeclaredTools, Engine
-from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Remark, TextOutput
+from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, EngineNote, TextOutput
 from dragoman.filters.raw_tools.readers import LIMIT
 from tests.unit.raw_tools.renderers import RENDER, CallToWrite
 from tests.unit.raw_tools.samples import AB, CB, CE, SB, SE, TEXT, TOOLS, all_cuts, call, outputs, section
@@ -148,7 +148,7 @@ LONE = [
 
 @pytest.mark.parametrize(("document", "text"), LONE)
 def test_a_marker_without_a_call_is_text(document: str, text: str) -> None:
-    """Issue 16: what is no call, and no residue beside a native call, comes back byte for byte."""
+    """Text that is no call, and no residue beside a native call, is unchanged."""
     stays(document)
 
 
@@ -159,7 +159,7 @@ def test_with_a_named_table_a_marker_without_a_call_is_removed(document: str, te
     for cut in all_cuts(document):
         emitted = outputs(cut, choice)
         assert "".join(output.text for output in emitted if isinstance(output, TextOutput)) == text, cut
-        assert [output.rule for output in emitted if isinstance(output, Remark)] == ["stray_marker"] * markers, cut
+        assert [output.rule for output in emitted if isinstance(output, EngineNote)] == ["stray_marker"] * markers, cut
 
 
 def test_a_call_after_prose_about_the_markers_is_still_one() -> None:
@@ -177,7 +177,7 @@ def test_what_waits_for_a_sections_first_call_is_bounded() -> None:
         engine = Engine(choice, DeclaredTools(TOOLS))
         emitted = [output for char in document for output in engine.feed(char)] + engine.close()
         assert "".join(output.text for output in emitted if isinstance(output, TextOutput)) == shown
-        noted = any(isinstance(output, Remark) and output.rule == "over_limit" for output in emitted)
+        noted = any(isinstance(output, EngineNote) and output.rule == "over_limit" for output in emitted)
         assert noted is (choice == "kimi")  # in `auto` nothing changed
         assert engine.peak <= LIMIT + 64  # and the longest marker
 

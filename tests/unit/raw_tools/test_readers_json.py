@@ -83,7 +83,7 @@ def test_arguments_are_passed_on_byte_for_byte(text: str, arguments: str, left: 
         ('{"a": "x\\' + CE + "y", '{"a": "x\\', "y"),
     ],
 )
-def test_l31_an_unterminated_string_does_not_swallow_the_end_markers(text: str, arguments: str, left: str) -> None:
+def test_an_unterminated_string_does_not_swallow_the_end_markers(text: str, arguments: str, left: str) -> None:
     """The first end marker inside the string ended the call, and its arguments are not valid."""
     result = read(KIMI, text)
     assert (result.content, result.left, result.is_over, result.valid) == ([("", arguments)], left, True, False)
@@ -99,7 +99,7 @@ def test_l31_an_unterminated_string_does_not_swallow_the_end_markers(text: str, 
         ("{'a': 1}  " + CE, "{'a': 1}"),
     ],
 )
-def test_l31_broken_json_is_passed_on_and_not_valid(text: str, arguments: str) -> None:
+def test_broken_json_is_passed_on_and_not_valid(text: str, arguments: str) -> None:
     result = read(KIMI, text)
     assert (result.content, result.is_over, result.valid) == ([("", arguments)], True, False)
 
@@ -184,7 +184,7 @@ def test_a_wrapped_call(body: str, arguments: str, end: str) -> None:
         ('{"name": "f", "arguments": {"a": 1<tool_call>{"name"', '{"a": 1', '<tool_call>{"name"'),
     ],
 )
-def test_l31_broken_wrapped_arguments_are_passed_on_and_not_valid(text: str, arguments: str, left: str) -> None:
+def test_broken_wrapped_arguments_are_passed_on_and_not_valid(text: str, arguments: str, left: str) -> None:
     result = read(HERMES, text)
     assert (result.calls, result.left, result.is_over) == ((("f", arguments, False),), left, True)
 

@@ -1,3 +1,5 @@
+"""The scanner of JSON literals: where a value ends, for any cut of the text."""
+
 from __future__ import annotations
 
 import json

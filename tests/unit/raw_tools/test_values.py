@@ -147,7 +147,7 @@ def written(schema: Json, raw: str, type_word: str = "") -> str:
         ("nonsense", "5", '"5"'),
     ],
 )  # fmt: skip
-def test_l30_the_schema_decides(schema: Json, raw: str, expected: str) -> None:
+def test_the_schema_decides(schema: Json, raw: str, expected: str) -> None:
     assert written(schema, raw) == expected
     json.loads(expected)
 
@@ -175,9 +175,7 @@ def test_l30_the_schema_decides(schema: Json, raw: str, expected: str) -> None:
         ({"type": "string"}, '"quoted JSON"', "false", '"quoted JSON"'),
     ],
 )
-def test_l30_what_the_markup_says_is_weaker_than_the_schema(
-    schema: Json, raw: str, type_word: str, expected: str
-) -> None:
+def test_what_the_markup_says_is_weaker_than_the_schema(schema: Json, raw: str, type_word: str, expected: str) -> None:
     assert written(schema, raw, type_word) == expected
 
 
@@ -223,7 +221,7 @@ def test_which_values_stream() -> None:
     assert shapes("text").declared and not shapes("unheard of").declared
 
 
-def test_l30_which_parameters_may_wrap_the_arguments() -> None:
+def test_which_parameters_may_wrap_the_arguments() -> None:
     known: dict[str, Json] = {"properties": {"path": {"type": "string"}, "input": {"type": "object"}}}
     assert find_parameter(known, "arguments").wrapper and find_parameter(known, "args").wrapper
     assert not find_parameter(known, "input").wrapper and not find_parameter(known, "other").wrapper
@@ -325,7 +323,7 @@ def test_arguments_are_read_back_valid(table: str, rng: random.Random) -> None:
 
 @tables
 @given(rng=randoms)
-def test_arguments_are_read_back_the_same_where_the_format_or_the_schema_tells_their_types(
+def test_arguments_are_read_back_the_same_where_the_format_or_the_schema_has_their_types(
     table: str, rng: random.Random
 ) -> None:
     schema = tool_schema(rng, ambiguous=table in ("dsml", "kimi_k3"))
@@ -346,6 +344,6 @@ def test_the_reading_does_not_depend_on_the_cut(table: str, rng: random.Random, 
 def test_the_validator_of_these_tests_sees_what_is_wrong() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     assert is_valid({"n": 1}, schema, schema)
-    wrongs: list[Any] = [{}, {"n": "1"}, {"n": True}, {"n": 1.5}, [], None]
-    for wrong in wrongs:
+    wrong_values: list[Any] = [{}, {"n": "1"}, {"n": True}, {"n": 1.5}, [], None]
+    for wrong in wrong_values:
         assert not is_valid(wrong, schema, schema)

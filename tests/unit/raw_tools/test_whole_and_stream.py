@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dragoman.filters import raw_tools
 from dragoman.filters.raw_tools import DeclaredTools, Engine
-from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Output, Remark, TextOutput
+from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, EngineNote, Output, TextOutput
 from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT
 from dragoman.wire.jsonio import Json
 from tests.hypothesis_profile import IS_LONG_RUN
@@ -295,7 +295,7 @@ def test_text_that_comes_out_is_text_that_came_in(table: str, seed: int) -> None
         emitted = outputs([document])
         rest = iter(document)
         assert all(char in rest for char in text_of(emitted)), document
-        if not any(isinstance(output, CallStarted | Remark) for output in emitted):
+        if not any(isinstance(output, CallStarted | EngineNote) for output in emitted):
             assert text_of(emitted) == document
 
 

@@ -59,7 +59,7 @@ def chunk(delta: Any, finish: Any = None, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("empty", EMPTY, ids=json.dumps)
-def test_l14_empty_legacy_fields_are_nothing(empty: dict[str, Any]) -> None:
+def test_empty_legacy_fields_are_nothing(empty: dict[str, Any]) -> None:
     """In whole replies and in streams: next to text, next to a call, and in the last chunk."""
     codec = get("openai").codec
     message = {"role": "assistant", "content": "hi", **empty}
@@ -79,7 +79,7 @@ def test_l14_empty_legacy_fields_are_nothing(empty: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, "", [], {}])
-def test_l14_deltas_choices_and_usage_may_be_nothing(nothing: Any) -> None:
+def test_deltas_choices_and_usage_may_be_nothing(nothing: Any) -> None:
     text = chunk({"content": "hi"})
     frames = [chunk(nothing), {**text, "usage": nothing}, {**text, "choices": nothing}, chunk(nothing, "stop")]
     assert decode_stream("openai", sse(*frames)).choices[0].blocks == (Text("hi"),)
@@ -89,7 +89,7 @@ def test_l14_deltas_choices_and_usage_may_be_nothing(nothing: Any) -> None:
 
 
 @pytest.mark.parametrize("empty", EMPTY[:6], ids=json.dumps)
-def test_l14_an_empty_function_call_that_a_client_echoes_is_nothing(empty: dict[str, Any]) -> None:
+def test_an_empty_function_call_that_a_client_echoes_is_nothing(empty: dict[str, Any]) -> None:
     history = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo", **empty},
                {"role": "user", "content": "go"}]  # fmt: skip
     body = json.dumps({"model": "m", "messages": history}).encode()
@@ -116,7 +116,7 @@ def test_an_empty_finish_reason_before_done_ends_an_answer_whose_usage_came() ->
 THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "let me "}, {"type": "text", "text": "see"}]}
 
 
-def test_l17_mistral_thinking_parts_are_reasoning() -> None:
+def test_mistral_thinking_parts_are_reasoning() -> None:
     parts = [THINKING, {"type": "text", "text": "4"}]
     reply = get("openai").codec.parse_reply(
         json.dumps(chat({"role": "assistant", "content": parts})).encode(), make_request()
@@ -145,14 +145,14 @@ def sent(messages: list[Any], **settings: object) -> list[Any]:
     return messages_sent
 
 
-def test_l17_thinking_parts_of_the_history_go_back_as_parts() -> None:
+def test_thinking_parts_of_the_history_go_back_as_parts() -> None:
     user = {"role": "user", "content": "2+2"}
     closed = {**THINKING, "thinking": [{"type": "text", "text": "hm"}], "closed": True}
     parts = [closed, {"type": "text", "text": "4"}]
     assert sent([user, {"role": "assistant", "content": parts}, user])[1]["content"] == parts
 
 
-def test_l17_reasoning_goes_to_mistral_as_parts() -> None:
+def test_reasoning_goes_to_mistral_as_parts() -> None:
     """The setting reasoning_field = "content": Mistral answers 422 to reasoning_content."""
     user = {"role": "user", "content": "2+2"}
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -168,7 +168,7 @@ def test_l17_reasoning_goes_to_mistral_as_parts() -> None:
     ["SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY", "MODEL_ARMOR",
      "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"],
 )  # fmt: skip
-def test_l17_every_block_of_gemini_is_a_refusal(reason: str) -> None:
+def test_every_block_of_gemini_is_a_refusal(reason: str) -> None:
     body = {"candidates": [{"content": {"parts": [{"text": "x"}]}, "finishReason": reason}]}
     translated, _ = translate_reply("gemini", "anthropic", body)
     assert translated["stop_reason"] == "refusal"
@@ -179,7 +179,7 @@ def test_l17_every_block_of_gemini_is_a_refusal(reason: str) -> None:
 
 
 @pytest.mark.parametrize("reason", ["SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "MODEL_ARMOR", "JAILBREAK"])
-def test_l17_every_blocked_prompt_of_gemini_is_a_refusal(reason: str) -> None:
+def test_every_blocked_prompt_of_gemini_is_a_refusal(reason: str) -> None:
     translated, _ = translate_reply("gemini", "anthropic", {"promptFeedback": {"blockReason": reason}})
     assert translated["stop_reason"] == "refusal"
 
@@ -199,7 +199,7 @@ def test_l17_every_blocked_prompt_of_gemini_is_a_refusal(reason: str) -> None:
         ("end_turn", StopReason.END),
     ],
 )
-def test_l17_stop_words_of_chat_services(word: str, why: StopReason) -> None:
+def test_stop_words_of_chat_services(word: str, why: StopReason) -> None:
     body = json.dumps(chat({"role": "assistant", "content": "x"}, word)).encode()
     assert get("openai").codec.parse_reply(body, make_request()).choices[0].stop.reason is why
     assert decode_stream("openai", sse(chunk({"content": "x"}), chunk({}, word))).choices[0].stop.reason is why
@@ -217,7 +217,7 @@ def test_l17_stop_words_of_chat_services(word: str, why: StopReason) -> None:
         ("timeout", "timeout"),
     ],
 )
-def test_l17_a_stop_that_is_an_error_is_an_error(word: str, kind: str) -> None:
+def test_a_stop_that_is_an_error_is_an_error(word: str, kind: str) -> None:
     body = json.dumps(chat({"role": "assistant", "content": "x"}, word)).encode()
     with pytest.raises(UpstreamFault) as caught:
         get("openai").codec.parse_reply(body, make_request())
@@ -261,7 +261,7 @@ ERRORS: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("body", "kind", "words"), ERRORS, ids=lambda each: json.dumps(each)[:40])
-def test_l36_an_error_that_comes_as_a_success_is_reported(body: dict[str, Any], kind: str, words: str) -> None:
+def test_an_error_that_comes_as_a_success_is_reported(body: dict[str, Any], kind: str, words: str) -> None:
     """Whole, as the first frame, and after text."""
     with pytest.raises(UpstreamFault, match=words) as caught:
         get("openai").codec.parse_reply(json.dumps(body).encode(), make_request())
@@ -274,13 +274,13 @@ def test_l36_an_error_that_comes_as_a_success_is_reported(body: dict[str, Any], 
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_l36_every_client_gets_the_error(client: str) -> None:
+def test_every_client_gets_the_error(client: str) -> None:
     body, _, words = ERRORS[0]
     translated = translate_stream("openai", client, sse(chunk({"content": "hi"}), body))
     assert words.encode() in translated
 
 
-def test_l36_a_stream_that_passes_ends_with_an_error_that_clients_read() -> None:
+def test_a_stream_that_passes_ends_with_an_error_that_clients_read() -> None:
     planned = plan(get("openai"), get("openai"), make_request(stream=True))
     passing = PassThrough(planned, ENVIRONMENT)
     translated = passing.feed(sse(chunk({"content": "hi"}), ERRORS[0][0])) + passing.close()
@@ -288,12 +288,12 @@ def test_l36_a_stream_that_passes_ends_with_an_error_that_clients_read() -> None
     assert b'"error":{"message":"insufficient balance"' in translated and b"base_resp" not in translated
 
 
-def test_l36_an_error_event_may_hold_plain_text() -> None:
+def test_an_error_event_may_hold_plain_text() -> None:
     with pytest.raises(UpstreamFault, match="engine died"):
         decode_stream("openai", sse(chunk({"content": "hi"}), done=False) + b"event: error\ndata: engine died\n\n")
 
 
-def test_l36_base_resp_of_a_success_is_no_error() -> None:
+def test_base_resp_of_a_success_is_no_error() -> None:
     fine = {"base_resp": {"status_code": 0, "status_msg": ""}}
     frames = sse(chunk({"content": "hi"}), {**chunk({}, "stop"), **fine})
     assert decode_stream("openai", frames).choices[0].blocks == (Text("hi"),)

@@ -70,13 +70,13 @@ def totals(prompt: int, completion: int, total: int | None = None) -> dict[str, 
         ({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 9}}, (0, 0, 5, 0, 0)),
     ],
 )
-def test_l16_chat_usage(usage: dict[str, Any], expected: tuple[int, ...]) -> None:
+def test_chat_usage(usage: dict[str, Any], expected: tuple[int, ...]) -> None:
     assert counts(chat_usage(usage)) == expected
     frames = ({"id": "c1", "choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]},)
     assert counts(decode_stream("openai", sse(*frames, {"id": "c1", "choices": [], "usage": usage})).usage) == expected
 
 
-def test_l16_usage_of_groq_and_moonshot_stands_elsewhere() -> None:
+def test_usage_of_groq_and_moonshot_stands_elsewhere() -> None:
     end = {"index": 0, "delta": {}, "finish_reason": "stop"}
     text = {"id": "c1", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "hi"}}]}
     groq = sse(text, {"id": "c1", "choices": [end], "x_groq": {"id": "req_1", "usage": totals(7, 2)}})
@@ -88,7 +88,7 @@ def test_l16_usage_of_groq_and_moonshot_stands_elsewhere() -> None:
     assert counts(chat_usage(None, choices=[choice])) == (7, 2, 0, 0, 0)
 
 
-def test_l16_usage_in_every_chunk_counts_once() -> None:
+def test_usage_in_every_chunk_counts_once() -> None:
     """Perplexity reports its usage in every chunk; the last one counts."""
     frames = [
         {"id": "c1", "choices": [{"index": 0, "delta": {"content": "a"}}], "usage": totals(7, n)} for n in (1, 2, 3)
@@ -98,7 +98,7 @@ def test_l16_usage_in_every_chunk_counts_once() -> None:
 
 
 @pytest.mark.parametrize("usage", [[], "", "none", 0, None, False])
-def test_l16_what_is_no_usage_is_none(usage: Any) -> None:
+def test_what_is_no_usage_is_none(usage: Any) -> None:
     assert chat_usage(usage) is None
 
 
@@ -124,7 +124,7 @@ def test_l16_what_is_no_usage_is_none(usage: Any) -> None:
         ({"promptTokenCount": 1e308, "candidatesTokenCount": "x"}, (MAX_TOKEN_COUNT, 0, 0, 0, 0)),
     ],
 )
-def test_l16_gemini_usage(usage: dict[str, Any], expected: tuple[int, ...]) -> None:
+def test_gemini_usage(usage: dict[str, Any], expected: tuple[int, ...]) -> None:
     body = {"candidates": [{"content": {"parts": [{"text": "x"}]}, "finishReason": "STOP"}], "usageMetadata": usage}
     assert counts(get("gemini").codec.parse_reply(json.dumps(body).encode(), make_request()).usage) == expected
 
@@ -140,12 +140,12 @@ def test_l16_gemini_usage(usage: dict[str, Any], expected: tuple[int, ...]) -> N
         ({"input_tokens": -1, "output_tokens": "7", "cache_read_input_tokens": False}, (0, 7, 0, 0, 0)),
     ],
 )  # fmt: skip
-def test_l16_anthropic_usage(usage: dict[str, Any], expected: tuple[int, ...]) -> None:
+def test_anthropic_usage(usage: dict[str, Any], expected: tuple[int, ...]) -> None:
     body = {"type": "message", "role": "assistant", "content": [], "stop_reason": "end_turn", "usage": usage}
     assert counts(get("anthropic").codec.parse_reply(json.dumps(body).encode(), make_request()).usage) == expected
 
 
-def test_l16_a_later_report_of_zeros_does_not_erase_a_side() -> None:
+def test_a_later_report_of_zeros_does_not_erase_a_side() -> None:
     frames = (
         {"type": "message_start", "message": {"usage": {"input_tokens": 9, "cache_read_input_tokens": 4, "output_tokens": 1}}},
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"input_tokens": 0, "output_tokens": 3}},
@@ -224,7 +224,7 @@ def body_of(upstream: str, usage: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(reports)
-def test_l16_law_usage_is_possible_and_each_dialect_adds_up(report: tuple[str, dict[str, Any]]) -> None:
+def test_law_usage_is_possible_and_each_dialect_adds_up(report: tuple[str, dict[str, Any]]) -> None:
     upstream, usage = report
     raw = json.dumps(body_of(upstream, usage)).encode()
     read = get(upstream).codec.parse_reply(raw, make_request()).usage
@@ -394,7 +394,7 @@ CITING = ("openai", "anthropic", "responses", "gemini", "bedrock")
 
 @pytest.mark.parametrize("client", CITING)
 @pytest.mark.parametrize("title", WHOLE)
-def test_l34_citations_of_whole_replies(title: str, client: str) -> None:
+def test_citations_of_whole_replies(title: str, client: str) -> None:
     upstream, body = WHOLE[title]
     translated, notes = translate_reply(upstream, client, body)
     found = json.dumps(translated)
@@ -406,13 +406,13 @@ def test_l34_citations_of_whole_replies(title: str, client: str) -> None:
 
 @pytest.mark.parametrize("client", CITING)
 @pytest.mark.parametrize("title", STREAMS)
-def test_l34_citations_of_streams(title: str, client: str) -> None:
+def test_citations_of_streams(title: str, client: str) -> None:
     upstream, data = STREAMS[title]
     translated = translate_stream(upstream, client, data)
     assert URL.encode() in translated and TITLE.encode() in translated
 
 
-def test_l34_a_mapped_citation_has_all_fields_that_sdks_want() -> None:
+def test_a_mapped_citation_has_all_fields_that_sdks_want() -> None:
     translated, _ = translate_reply("openai", "anthropic", WHOLE["chat"][1])
     assert translated["content"][0]["citations"] == [
         {
@@ -434,12 +434,12 @@ def test_l34_a_mapped_citation_has_all_fields_that_sdks_want() -> None:
     ]
 
 
-def test_l34_annotations_stay_unchanged_in_the_same_dialect() -> None:
+def test_annotations_stay_unchanged_in_the_same_dialect() -> None:
     translated, notes = translate_reply("openai", "openai", WHOLE["chat"][1])
     assert translated["choices"][0]["message"]["annotations"] == [NOTED] and not notes
 
 
-def test_l34_what_has_no_counterpart_is_noted() -> None:
+def test_what_has_no_counterpart_is_noted() -> None:
     document = {"type": "char_location", "cited_text": "red", "document_index": 0, "document_title": "d"}
     text = {"type": "text", "text": TEXT, "citations": [document]}
     _, notes = translate_reply("anthropic", "openai", {**MESSAGE, "content": [text], "stop_reason": "end_turn"})
@@ -448,7 +448,7 @@ def test_l34_what_has_no_counterpart_is_noted() -> None:
     assert "foreign.citation" in notes
 
 
-def test_l34_thinking_in_tags_and_sources_beside_the_choices() -> None:
+def test_thinking_in_tags_and_sources_beside_the_choices() -> None:
     """Perplexity's sources come with the first chunk; they are sent at the end of the text, not inside the thought."""
     data = chunks(
         {"delta": {"content": "<think>hm</think>Foxes"}}, {"delta": {}, "finish_reason": "stop"}, citations=[URL]

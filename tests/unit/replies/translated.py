@@ -46,4 +46,4 @@ def decode_stream(upstream: str, data: bytes) -> Reply:
     source = dialect(upstream)
     reader = StreamReader(source.binding.frame_decoder(), source.codec.decoder(make_request(stream=True), ENVIRONMENT))
     steps = [*reader.feed(data), *reader.close()]
-    return assemble_reply([event for step in steps for event in step.events])
+    return assemble_reply([event for decoded in steps for event in decoded.events])

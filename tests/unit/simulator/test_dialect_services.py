@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -413,13 +414,13 @@ def test_every_fault_says_what_it_does(name: str) -> None:
     ("text", "complaint"),
     [
         ("cutt", "unknown fault 'cutt'"),
-        ("cut:evnt=3", "unknown field"),
-        ("cut:event=x", "Expected"),
-        ("cut:how=soft", "Invalid"),
+        ("cut:evnt=3", "there is no field 'evnt' (did you mean event?)"),
+        ("cut:event=x", "event: expected a whole number or nothing, got a string"),
+        ("cut:how=soft", "how: 'soft' is not allowed here"),
     ],
 )
 def test_a_wrong_fault_is_a_sentence(text: str, complaint: str) -> None:
-    with pytest.raises(LocalMisuse, match=complaint):
+    with pytest.raises(LocalMisuse, match=re.escape(complaint)):
         parse_fault(text)
 
 

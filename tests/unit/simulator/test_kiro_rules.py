@@ -233,7 +233,7 @@ SEEN_REFUSED: list[tuple[str, Any]] = [
     ("003: a, u", body(history=[assistant(), user()])),
 ]  # fmt: skip
 
-TAKEN: list[tuple[str, Any]] = [
+ACCEPTED_CASES: list[tuple[str, Any]] = [
     ("000: a result", call_and_results()),
     ("000: an error result", call_and_results(result(status="error"))),
     ("002: results beside their sentence", call_and_results(content="Tool results provided.")),
@@ -254,7 +254,7 @@ def ask(url: str, payload: Any, arn: str = MOCK_ARN) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize(("name", "payload"), SEEN_REFUSED, ids=[name for name, _ in SEEN_REFUSED])
-def test_l32_the_default_simulator_refuses_what_the_documents_saw_refused(name: str, payload: Any) -> None:
+def test_the_default_simulator_refuses_what_the_documents_saw_refused(name: str, payload: Any) -> None:
     with running_simulator("kiro") as simulator:
         status, response = ask(simulator.url, payload)
     assert status == 400, name
@@ -265,9 +265,9 @@ def test_l32_the_default_simulator_refuses_what_the_documents_saw_refused(name: 
         assert first_refusal(request, profile) is not None
 
 
-@pytest.mark.parametrize(("name", "payload"), TAKEN, ids=[name for name, _ in TAKEN])
+@pytest.mark.parametrize(("name", "payload"), ACCEPTED_CASES, ids=[name for name, _ in ACCEPTED_CASES])
 @pytest.mark.parametrize("profile", get_args(Profile))
-def test_l32_the_mock_token_of_document_000_works_with_every_profile(name: str, payload: Any, profile: str) -> None:
+def test_the_mock_token_of_document_000_works_with_every_profile(name: str, payload: Any, profile: str) -> None:
     with running_simulator("kiro", profile=profile) as simulator:
         assert ask(simulator.url, payload) == (200, None), name
 

@@ -155,7 +155,7 @@ def test_call_ids_are_the_same_for_the_same_request_and_differ_for_another(paran
 
 
 def test_a_call_without_arguments_has_no_input_at_all(paranoid: Simulator) -> None:
-    payload = body(user("clock", tools=[spec("clock", {"type": "object", "properties": {}})]))
+    payload = body(user("Use clock", tools=[spec("clock", {"type": "object", "properties": {}})]))
     uses = [data for kind, data in events(ask(paranoid, payload).content) if kind == "toolUseEvent"]
     assert [sorted(use) for use in uses] == [["name", "toolUseId"], ["name", "stop", "toolUseId"]]
 

@@ -90,7 +90,7 @@ def test_an_old_client_gets_an_answer_that_ends_with_the_connection(simulator: S
     assert b"meteringEvent" in answer
 
 
-def test_a_client_that_waits_is_told_to_go_on(simulator: Simulator) -> None:
+def test_a_client_that_waits_gets_100_continue(simulator: Simulator) -> None:
     head = f"POST {PATH} HTTP/1.1\r\n{LINES}expect: 100-continue\r\nconnection: close\r\n\r\n"
     host, _, port = simulator.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection, connection.makefile("rb") as file:
@@ -183,7 +183,7 @@ def test_a_reset_arrives_after_the_bytes_before_it() -> None:
         assert len(got) == cut.requests[-1].sent == 150
 
 
-def test_a_client_that_leaves_is_let_go_at_once() -> None:
+def test_a_client_that_disconnects_is_released_at_once() -> None:
     with running_simulator(
         script=parse_script('[[turn]]\nparts = [{ text = "a" }, { wait = 30 }, { text = "b" }]')
     ) as slow:

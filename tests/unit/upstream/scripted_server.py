@@ -58,7 +58,7 @@ class ServerConnection:
 
 def record_idle_checks(monkeypatch: pytest.MonkeyPatch, *, is_readable: bool | None = None) -> list[int]:
     """Note each kept connection that is looked at before it is used again; with `is_readable`, that is what is seen."""
-    looked: list[int] = []
+    checks: list[int] = []
     make = select.poll
 
     class Poll:
@@ -67,11 +67,11 @@ def record_idle_checks(monkeypatch: pytest.MonkeyPatch, *, is_readable: bool | N
 
         def poll(self, timeout: float) -> list[tuple[int, int]]:
             found = self.poll_now(timeout)
-            looked.append(len(found))
+            checks.append(len(found))
             return found if is_readable is None else [(0, select.POLLIN)] if is_readable else []
 
     monkeypatch.setattr(select, "poll", Poll)
-    return looked
+    return checks
 
 
 ConnectionScript = Callable[[ServerConnection], Awaitable[None]]
@@ -147,11 +147,11 @@ def header_fields(head: bytes) -> list[tuple[str, str]]:
 def respond_with(*responses: bytes) -> ConnectionScript:
     """Answer the n-th request of a connection with the n-th answer, and the last of them for ever."""
 
-    async def script(talk: ServerConnection) -> None:
+    async def script(connection: ServerConnection) -> None:
         count = 0
         while True:
-            await talk.request()
-            await talk.send(responses[min(count, len(responses) - 1)])
+            await connection.request()
+            await connection.send(responses[min(count, len(responses) - 1)])
             count += 1
 
     return script
@@ -162,17 +162,17 @@ def respond_once(
 ) -> ConnectionScript:
     """Answer one request, in writes of `size` bytes, then end the connection; `end=None` keeps it open."""
 
-    async def script(talk: ServerConnection) -> None:
-        await talk.request()
+    async def script(connection: ServerConnection) -> None:
+        await connection.request()
         step = size or len(answer) or 1
         for at in range(0, len(answer), step):
-            await talk.send(answer[at : at + step])
+            await connection.send(answer[at : at + step])
             if size:
                 await asyncio.sleep(0)
         if end is not None:
-            end(talk)
+            end(connection)
         else:
-            await talk.gone()
+            await connection.gone()
 
     return script
 

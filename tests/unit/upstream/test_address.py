@@ -213,8 +213,8 @@ async def test_a_name_that_is_not_found_in_time_is_a_timeout(run: Run, monkeypat
 
 
 async def test_a_request_that_the_peer_does_not_read_times_out(run: Run) -> None:
-    async def deaf(talk: ServerConnection) -> None:
-        talk.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    async def deaf(connection: ServerConnection) -> None:
+        connection.reader._transport.pause_reading()  # type: ignore[attr-defined]
         await asyncio.sleep(5)
 
     long = HttpRequest("POST", "/", body=bytes(32 << 20))

@@ -31,27 +31,27 @@ MIB = 1 << 20
 def ticking(count: int, gap: float = 0.01, *, end: bool = True) -> ConnectionScript:
     """Send numbered events, one a write; without `end` fall silent after them."""
 
-    async def script(talk: ServerConnection) -> None:
-        await talk.request()
-        await talk.send(CHUNKED)
+    async def script(connection: ServerConnection) -> None:
+        await connection.request()
+        await connection.send(CHUNKED)
         for number in range(count):
             await asyncio.sleep(gap)
             event = b"data: %d\n\n" % number
-            await talk.send(b"%x\r\n%s\r\n" % (len(event), event))
+            await connection.send(b"%x\r\n%s\r\n" % (len(event), event))
         if end:
-            await talk.send(b"0\r\n\r\n")
-        await talk.gone()
+            await connection.send(b"0\r\n\r\n")
+        await connection.gone()
 
     return script
 
 
 def flood(size: int) -> ConnectionScript:
-    async def script(talk: ServerConnection) -> None:
-        await talk.request()
-        await talk.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size)
+    async def script(connection: ServerConnection) -> None:
+        await connection.request()
+        await connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size)
         for _ in range(size // 65536):
-            await talk.send(bytes(65536))
-        await talk.gone()
+            await connection.send(bytes(65536))
+        await connection.gone()
 
     return script
 
@@ -117,13 +117,13 @@ def _pause_at_the_last(reply: ClientResponse, piece: bytes) -> None:
 
 
 async def test_a_connection_paused_at_its_last_bytes_serves_the_next_request(run: Run) -> None:
-    async def script(talk: ServerConnection) -> None:
+    async def script(connection: ServerConnection) -> None:
         for _ in range(2):
-            await talk.request()
-            await talk.send(OK[:-1])
+            await connection.request()
+            await connection.send(OK[:-1])
             await asyncio.sleep(0.05)
-            await talk.send(OK[-1:])
-        await talk.gone()
+            await connection.send(OK[-1:])
+        await connection.gone()
 
     async with run_client_and_server(script) as (server, client):
         for _ in range(2):
@@ -136,16 +136,16 @@ async def test_a_connection_paused_at_its_last_bytes_serves_the_next_request(run
 async def test_a_reply_that_is_not_read_holds_little_memory_and_stops_the_upstream(run: Run, pumping: bool) -> None:
     sent = 0
 
-    async def script(talk: ServerConnection) -> None:
+    async def script(connection: ServerConnection) -> None:
         nonlocal sent
         sent = 0
-        await talk.request()
-        await talk.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (64 * MIB))
+        await connection.request()
+        await connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (64 * MIB))
         piece = bytes(65536)
         while sent < 64 * MIB:
-            await talk.send(piece)
+            await connection.send(piece)
             sent += len(piece)
-        await talk.gone()
+        await connection.gone()
 
     size = 0
     async with run_client_and_server(script, sweep_seconds=0.02) as (server, client):
@@ -249,12 +249,12 @@ SILENT = {
 async def test_a_deadline_ends_the_exchange_and_closes_its_connection(run: Run, case: str) -> None:
     answer, timeouts = SILENT[case]
 
-    async def script(talk: ServerConnection) -> None:
-        await talk.request()
+    async def script(connection: ServerConnection) -> None:
+        await connection.request()
         for at in range(0, len(answer), 50):
-            await talk.send(answer[at : at + 50])
+            await connection.send(answer[at : at + 50])
             await asyncio.sleep(0.02)
-        await talk.gone()
+        await connection.gone()
 
     async with run_client_and_server(script, sweep_seconds=0.02) as (server, client):
         loop = asyncio.get_running_loop()

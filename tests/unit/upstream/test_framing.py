@@ -128,11 +128,11 @@ def test_an_answer_cut_short_is_never_a_clean_end(run: Run, case: str, size: int
     "answer", [b"", LENGTH % (6, b"hello"), CHUNKED + b"5\r\nhello\r\n", b"HTTP/1.1 200 OK\r\n\r\nhel"]
 )
 def test_a_reset_is_a_reset_even_where_the_end_of_the_connection_would_do(run: Run, answer: bytes) -> None:
-    async def script(talk: ServerConnection) -> None:
-        await talk.request()
-        await talk.send(answer)
+    async def script(connection: ServerConnection) -> None:
+        await connection.request()
+        await connection.send(answer)
         await asyncio.sleep(0.05)
-        talk.reset()
+        connection.reset()
 
     with pytest.raises(Reset):
         run(ask(script))
@@ -150,11 +150,11 @@ async def test_what_came_before_a_cut_is_handed_out_first(run: Run) -> None:
 
 
 def test_a_half_closed_connection_still_gives_its_whole_answer(run: Run) -> None:
-    async def script(talk: ServerConnection) -> None:
-        await talk.request()
-        await talk.send(OK)
-        talk.writer.write_eof()
-        await talk.gone()
+    async def script(connection: ServerConnection) -> None:
+        await connection.request()
+        await connection.send(OK)
+        connection.writer.write_eof()
+        await connection.gone()
 
     status, body, is_kept = run(ask(script))
     assert (status, body) == (200, b"ok")
@@ -162,8 +162,8 @@ def test_a_half_closed_connection_still_gives_its_whole_answer(run: Run) -> None
 
 
 def test_a_half_close_in_the_middle_of_a_request_that_is_not_read_does_not_hang(run: Run) -> None:
-    async def script(talk: ServerConnection) -> None:
-        talk.writer.write_eof()
+    async def script(connection: ServerConnection) -> None:
+        connection.writer.write_eof()
         await asyncio.sleep(50)
 
     with pytest.raises(Reset):
@@ -216,17 +216,17 @@ def test_limits_hold_byte_by_byte_too(run: Run, monkeypatch: pytest.MonkeyPatch)
 )
 @pytest.mark.parametrize("pause", [0, 0.05], ids=["at once", "later"])
 async def test_what_follows_an_answer_never_becomes_the_next_one(run: Run, more: bytes, pause: float) -> None:
-    async def script(talk: ServerConnection) -> None:
-        await talk.request()
-        if talk.number > 1:
-            await talk.send(OK)
+    async def script(connection: ServerConnection) -> None:
+        await connection.request()
+        if connection.number > 1:
+            await connection.send(OK)
         elif pause:
-            await talk.send(OK)
+            await connection.send(OK)
             await asyncio.sleep(pause)
-            await talk.send(more)
+            await connection.send(more)
         else:
-            await talk.send(OK + more)
-        await talk.gone()
+            await connection.send(OK + more)
+        await connection.gone()
 
     async with run_client_and_server(script) as (server, client):
         assert await (await client.open(server.url, POST)).read(100) == b"ok"
@@ -264,7 +264,7 @@ def test_a_redirect_is_an_answer_like_any_other(run: Run) -> None:
     assert run(ask(respond_with(answer)))[0] == 307
 
 
-# --- S14: whose connection is used again, and what makes one unfit for it
+# --- whose connection is used again, and what makes one unfit for it
 
 FORGED = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged"
 
@@ -274,14 +274,14 @@ async def body_of(client: HttpClient, url: str, pool: str = "") -> bytes:
     return await reply.read(100)
 
 
-async def good(talk: ServerConnection) -> None:
+async def good(connection: ServerConnection) -> None:
     while True:
-        await talk.request()
-        await talk.send(OK)
+        await connection.request()
+        await connection.send(OK)
 
 
-async def test_s14_upstreams_and_credentials_of_one_origin_share_no_connection(run: Run) -> None:
-    """S14: one connection served all upstreams of an origin."""
+async def test_upstreams_and_credentials_of_one_origin_share_no_connection(run: Run) -> None:
+    """Regression: one connection served all upstreams of an origin."""
 
     async with run_client_and_server(good) as (server, client):
         for pool in ("one key-1", "two key-1", "one key-2", "one key-1", "two key-1"):
@@ -291,20 +291,20 @@ async def test_s14_upstreams_and_credentials_of_one_origin_share_no_connection(r
 
 
 @pytest.mark.parametrize("late", [FORGED, b"H", b"\r\n", b"0\r\n\r\n", b"data: x\n\n"])
-async def test_s14_bytes_before_the_next_request_never_answer_it(run: Run, late: bytes) -> None:
-    """S14: the client did not check the socket for 50 ms after a response, and took late bytes for the next response."""
+async def test_bytes_before_the_next_request_never_answer_it(run: Run, late: bytes) -> None:
+    """Regression: the client did not check the socket for 50 ms after a response, and took late bytes for the next response."""
 
     may_send, sent = asyncio.Event(), asyncio.Event()
 
-    async def script(talk: ServerConnection) -> None:
-        if talk.number > 1:
-            await good(talk)
-        await talk.request()
-        await talk.send(OK)
+    async def script(connection: ServerConnection) -> None:
+        if connection.number > 1:
+            await good(connection)
+        await connection.request()
+        await connection.send(OK)
         await may_send.wait()
-        talk.writer.write(late)
+        connection.writer.write(late)
         sent.set()
-        await talk.gone()
+        await connection.gone()
 
     async with run_client_and_server(script) as (server, client):
         assert await body_of(client, server.url) == b"ok"
@@ -314,21 +314,21 @@ async def test_s14_bytes_before_the_next_request_never_answer_it(run: Run, late:
         assert server.connections == 2
 
 
-async def test_s14_a_connection_that_is_not_quiet_is_not_used(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_is_not_quiet_is_not_used(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked at right after an answer, too."""
-    looked = record_idle_checks(monkeypatch, is_readable=True)
+    checks = record_idle_checks(monkeypatch, is_readable=True)
     async with run_client_and_server(good) as (server, client):
         assert await body_of(client, server.url) == b"ok"
         assert await body_of(client, server.url) == b"ok"
-        assert (len(looked), server.connections) == (1, 2)
+        assert (len(checks), server.connections) == (1, 2)
 
 
 @pytest.mark.parametrize("behind", [FORGED, b"H", b"junk", b"HTTP/1.1 100 Continue\r\n\r\n"])
-async def test_s14_bytes_that_come_with_the_end_of_an_answer_close_the_connection(run: Run, behind: bytes) -> None:
-    async def script(talk: ServerConnection) -> None:
-        await talk.request()
-        await talk.send(OK + behind)
-        await talk.gone()
+async def test_bytes_that_come_with_the_end_of_an_answer_close_the_connection(run: Run, behind: bytes) -> None:
+    async def script(connection: ServerConnection) -> None:
+        await connection.request()
+        await connection.send(OK + behind)
+        await connection.gone()
 
     async with run_client_and_server(script) as (server, client):
         assert await body_of(client, server.url) == b"ok"
@@ -336,15 +336,15 @@ async def test_s14_bytes_that_come_with_the_end_of_an_answer_close_the_connectio
         assert server.connections == 2
 
 
-async def test_s14_bytes_on_an_idle_connection_close_it(run: Run) -> None:
+async def test_bytes_on_an_idle_connection_close_it(run: Run) -> None:
     may_send, closed = asyncio.Event(), asyncio.Event()
 
-    async def script(talk: ServerConnection) -> None:
-        await talk.request()
-        await talk.send(OK)
+    async def script(connection: ServerConnection) -> None:
+        await connection.request()
+        await connection.send(OK)
         await may_send.wait()
-        await talk.send(FORGED)
-        await talk.gone()
+        await connection.send(FORGED)
+        await connection.gone()
         closed.set()
 
     async with run_client_and_server(script) as (server, client):
@@ -370,8 +370,8 @@ async def test_s14_bytes_on_an_idle_connection_close_it(run: Run) -> None:
         "/a/..;/b",
     ],
 )
-async def test_s10_no_request_with_a_dot_segment_is_sent(run: Run, path: str) -> None:
-    """S10: `POST /model/../converse` was sent."""
+async def test_no_request_with_a_dot_segment_is_sent(run: Run, path: str) -> None:
+    """Regression: `POST /model/../converse` was sent."""
 
     async with run_client_and_server(good) as (server, client):
         with pytest.raises(LocalMisuse, match="segment"):

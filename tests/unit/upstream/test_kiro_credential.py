@@ -191,6 +191,9 @@ class Stubborn:
     def load(self) -> Token:
         return self._store.load()
 
+    def version(self) -> object:
+        return self._store.version()
+
     def prepare(self) -> None:
         self._store.prepare()
 
@@ -276,7 +279,7 @@ def test_a_dead_refresh_token_says_to_log_in_and_is_not_tried_again(tmp_path: Pa
     assert fault_of(credential(write_store(tmp_path), SignInService(lambda _: DEAD).fetch)).fault.status == 401
 
 
-def test_a_login_of_another_region_is_told_so(tmp_path: Path) -> None:
+def test_a_login_of_another_region_is_reported(tmp_path: Path) -> None:
     answer = json_response({"error": "invalid_request", "error_description": "Invalid token provided"}, 400)
     service = SignInService(lambda _: answer)
     fault = fault_of(credential(write_store(tmp_path, **IDC, region="eu-west-1"), service.fetch))
@@ -327,10 +330,10 @@ def test_what_lasts_says_to_log_in(tmp_path: Path, answer: HttpResponse, words: 
 
 
 @pytest.mark.parametrize(
-    "trouble", [BROKEN, json_response({}, 429), json_response({}), ConnectFailed("no route"), json_response([1])]
+    "problem", [BROKEN, json_response({}, 429), json_response({}), ConnectFailed("no route"), json_response([1])]
 )
-def test_what_passes_is_no_reason_to_log_in(tmp_path: Path, trouble: HttpResponse | Exception) -> None:
-    fault = fault_of(credential(write_store(tmp_path), SignInService(lambda _: trouble).fetch))
+def test_what_passes_is_no_reason_to_log_in(tmp_path: Path, problem: HttpResponse | Exception) -> None:
+    fault = fault_of(credential(write_store(tmp_path), SignInService(lambda _: problem).fetch))
     assert (fault.is_permanent, fault.fault.status) == (False, 503)
     assert "login" not in str(fault)
 
@@ -370,6 +373,62 @@ async def test_secrets_are_in_no_log_no_description_and_no_error(
         (error,) = await asyncio.gather(subject.sign(CHAT), return_exceptions=True)
         shown = f"{error if isinstance(error, Exception) else ''} {subject.describe()} {vars(subject)} {caplog.text}"
         assert [secret for secret in SECRETS if secret in shown] == []
+
+
+# --- a login that changes while its token is valid
+
+
+def _kiro_cli(folder: Path, access: str) -> CliStore:
+    row = {"access_token": access, "refresh_token": f"refresh-of-{access}", "expires_at": LIVE}
+    return CliStore(cli_database(folder / "data.sqlite3", kirocli__social__token=row))
+
+
+@pytest.mark.parametrize("kind", ["own", "kiro-cli"])
+async def test_a_login_that_was_replaced_is_noticed_within_seconds(tmp_path: Path, kind: str) -> None:
+    clock, service = [NOW], SignInService(grant_tokens())
+    store: TokenStore = write_store(tmp_path, expires_at=LIVE) if kind == "own" else _kiro_cli(tmp_path, "access-1")
+    subject = credential(store, service.fetch, now=lambda: clock[0])
+    assert bearer(await subject.sign(CHAT)) == "access-1"
+    if kind == "own":
+        write_store(tmp_path, access_token="another", refresh_token="refresh-of-another", expires_at=LIVE)
+    else:
+        (tmp_path / "data.sqlite3").unlink()
+        _kiro_cli(tmp_path, "another")
+    assert bearer(await subject.sign(CHAT)) == "access-1"  # looked at every few seconds only
+    clock[0] += 6
+    assert bearer(await subject.sign(CHAT)) == "another"
+    assert service.calls == []
+
+
+async def test_an_unchanged_login_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, reads, read = [NOW], [0], OwnStore.load
+
+    def load(store: OwnStore) -> Token:
+        reads[0] += 1
+        return read(store)
+
+    monkeypatch.setattr(OwnStore, "load", load)
+    subject = credential(
+        write_store(tmp_path, expires_at=LIVE), SignInService(grant_tokens()).fetch, now=lambda: clock[0]
+    )
+    for _ in range(50):
+        await subject.sign(CHAT)
+        clock[0] += 3
+    assert reads == [1]
+
+
+async def test_a_login_that_was_removed_is_not_used_any_more(tmp_path: Path) -> None:
+    clock = [NOW]
+    store = write_store(tmp_path, expires_at=LIVE)
+    subject = credential(store, SignInService(grant_tokens()).fetch, now=lambda: clock[0])
+    await subject.sign(CHAT)
+    store.remove()
+    clock[0] += 6
+    for _ in range(2):
+        with pytest.raises(CredentialFault, match="dragoman auth login kiro"):
+            await subject.sign(CHAT)
+    write_store(tmp_path, expires_at=LIVE)
+    assert bearer(await subject.sign(CHAT)) == "access-1"
 
 
 # --- what goes out
@@ -478,7 +537,7 @@ def test_without_any_profile_the_request_goes_out_and_the_service_may_say_why(tm
         )
 
 
-def test_a_profile_in_the_body_is_left_alone_and_one_in_an_argument_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_a_profile_in_the_body_is_unchanged_and_one_in_an_argument_is_not_mistaken_for_it(tmp_path: Path) -> None:
     store = write_store(tmp_path, profile_arn=ARN, expires_at=LIVE)
     named = structs.replace(CHAT, body=b'{"conversationState":{},"profileArn":"mine"}')
     nested = structs.replace(CHAT, body=b'{"conversationState":{"input":{"profileArn":"an argument"}}}')
@@ -486,10 +545,10 @@ def test_a_profile_in_the_body_is_left_alone_and_one_in_an_argument_is_not_taken
     assert json.loads(signed(store, profile="auto", request=nested).body)["profileArn"] == ARN
 
 
-def test_u2_the_query_for_models_names_the_profile(tmp_path: Path) -> None:
+def test_the_query_for_models_names_the_profile(tmp_path: Path) -> None:
     store = write_store(tmp_path, profile_arn=ARN, expires_at=LIVE)
-    asked = HttpRequest("GET", "/ListAvailableModels", "origin=AI_EDITOR&nextToken=a%2Fb")
-    query = signed(store, profile="auto", request=asked).query
+    request = HttpRequest("GET", "/ListAvailableModels", "origin=AI_EDITOR&nextToken=a%2Fb")
+    query = signed(store, profile="auto", request=request).query
     assert query.startswith("origin=AI_EDITOR&nextToken=a%2Fb&profileArn=arn%3Aaws%3A")
 
 

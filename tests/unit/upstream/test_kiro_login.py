@@ -8,6 +8,7 @@ import json
 import stat
 import sys
 from argparse import ArgumentParser
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dragoman.cli import auth
 from dragoman.errors import Reset
 from dragoman.simulator import Simulator, running_simulator
 from dragoman.upstream.credentials import CredentialFault, SecretText
-from dragoman.upstream.kiro.logins import KiroPaths, open_store
+from dragoman.upstream.kiro.logins import KiroPaths, find_logins, open_store
 from dragoman.upstream.kiro.sign_in import DeviceLogin
 from dragoman.upstream.kiro.stores import OwnStore
 from dragoman.upstream.kiro.token import Token, render_time
@@ -80,7 +81,7 @@ def oauth(code: str, status: int = 400) -> HttpResponse:
 GRANTED = json_response({"accessToken": "a", "refreshToken": "r", "expiresIn": 3600})
 
 
-def test_a_device_login_polls_as_it_is_told_and_keeps_what_a_refresh_needs() -> None:
+def test_a_device_login_polls_at_the_given_interval_and_stores_what_a_refresh_needs() -> None:
     sleeper = Sleeper()
     sign_in = service(oauth("authorization_pending"), oauth("slow_down"), Reset("cut"), oauth("x", 503), GRANTED)
     token = wait(sign_in, sleeper, region="eu-west-1", start_url="https://corp.awsapps.com/start/")
@@ -211,12 +212,39 @@ def test_login_list_refresh_with_the_simulator(home: Path, capsys: pytest.Captur
             assert secret not in printed.out + printed.err + shown.out + shown_plainly
 
 
-def test_u12_a_practice_login_does_not_replace_a_real_one(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_practice_login_does_not_replace_a_real_one(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = OwnStore(KiroPaths().own_file("default"))
     store.write({"type": "kiro", "access_token": "a", "refresh_token": "the-real-one", "auth_method": "social"})
     assert run("login", "kiro", "--no-browser", "--endpoint", "http://127.0.0.1:9") == 2
     assert "--name practice" in capsys.readouterr().err
     assert store.load().refresh == SecretText("the-real-one")
+
+
+def test_logout_removes_the_login_and_nothing_of_other_programs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    KiroPaths().ide_file.parent.mkdir(parents=True)
+    KiroPaths().ide_file.write_text(json.dumps({"accessToken": "a", "refreshToken": "r", "authMethod": "social"}))
+    assert run("import", "kiro") == 0
+    store = OwnStore(KiroPaths().own_file("other"))
+    store.write({"type": "kiro", "access_token": "a", "refresh_token": "r", "auth_method": "social"})
+    left = store.path.with_name(f".{store.path.name}.0-0.x.dragoman-tmp")
+    left.write_text("a token that a killed process left")
+    capsys.readouterr()
+    assert run("logout", "kiro", "--name", "other") == 0
+    assert "Now own:default is the first login." in capsys.readouterr().err
+    assert not store.path.exists() and not left.exists()
+    assert run("logout") == 0
+    assert "The login of ide itself stays" in capsys.readouterr().err
+    assert [login.spec for login in find_logins()] == ["ide"]
+    assert run("logout") == 1
+    assert "logins of this machine: ide" in capsys.readouterr().err
+
+
+def test_list_shows_the_date_at_which_a_login_expires(capsys: pytest.CaptureFixture[str]) -> None:
+    ends = datetime.now(UTC).replace(microsecond=0) + timedelta(days=40)
+    fields = {"access_token": "a", "refresh_token": "r", "auth_method": "social", "expires_at": ends.isoformat()}
+    OwnStore(KiroPaths().own_file("default")).write({"type": "kiro", **fields})
+    assert run("list") == 0
+    assert f"until {ends.astimezone():%Y-%m-%d %H:%M}" in capsys.readouterr().out
 
 
 def test_no_login_is_exit_status_5_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -309,13 +309,13 @@ def test_every_login_of_the_machine_is_found_ours_first(tmp_path: Path) -> None:
     assert isinstance(open_store("cli", here), CliStore)
 
 
-def test_u12_a_login_made_with_the_simulator_comes_last_and_is_marked(tmp_path: Path) -> None:
+def test_a_login_made_with_the_simulator_comes_last_and_is_marked(tmp_path: Path) -> None:
     here = places(tmp_path)
     OwnStore(here.own_file("default")).write({**document(), "endpoint": "http://127.0.0.1:9"})
-    assert [(found.spec, found.is_practice) for found in find_logins(here)] == [("own:default", True)]
+    assert [(found.spec, found.is_simulated) for found in find_logins(here)] == [("own:default", True)]
     assert open_store("", here).label == str(here.own_file("default"))  # the only one
     with pytest.raises(CredentialFault, match=r"own:default is for practice.*dragoman auth login kiro"):
-        open_store("", here, is_practice=False)
+        open_store("", here, is_simulated=False)
     here.ide_file.parent.mkdir(parents=True)
     ide(here.ide_file.parent)
     OwnStore(here.own_file("work")).write(document())

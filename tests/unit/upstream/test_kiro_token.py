@@ -198,7 +198,7 @@ def test_the_document_is_json_of_plain_values() -> None:
     assert json.loads(json.dumps(render_token(parse_token(document(), "x"))))["access_token"] == "access-1"
 
 
-# --- a failing sign-in service: one call for all waiting requests, then the failure is cached for a while (S5)
+# --- a failing sign-in service: one call for all waiting requests, then the failure is cached for a while
 
 
 class Clock:
@@ -208,8 +208,10 @@ class Clock:
         return self.now
 
 
-async def test_s5_one_refresh_is_shared_and_its_failure_told_at_once_for_longer_each_time(tmp_path: Path) -> None:
-    """S5: the service was asked again every 5 s, and each call may take 15 s."""
+async def test_one_refresh_is_shared_and_its_failure_is_reported_at_once_for_longer_each_time(
+    tmp_path: Path,
+) -> None:
+    """Regression: the service was asked again every 5 s, and each call may take 15 s."""
     service, clock = SignInService(lambda _: ConnectFailed("connection refused")), Clock()
     login = credential(write_store(tmp_path), service.fetch, now=clock)
     failed = await asyncio.gather(*(login.sign(CHAT) for _ in range(5)), return_exceptions=True)
@@ -236,10 +238,8 @@ async def test_a_redirect_of_the_sign_in_service_does_not_end_the_login(tmp_path
     assert len(service.calls) == 1
 
 
-async def test_s5_the_lock_of_another_process_is_waited_for_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """S5: each request waited 30 s for it."""
+async def test_the_lock_of_another_process_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: each request waited 30 s for it."""
     waited: list[object] = []
 
     @asynccontextmanager

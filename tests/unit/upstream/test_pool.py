@@ -50,10 +50,10 @@ async def test_a_thousand_requests_make_one_connection(run: Run, answer: bytes) 
 async def test_a_request_is_written_once_with_the_heads_that_are_ours(run: Run) -> None:
     reads: list[bytes] = []
 
-    async def script(talk: ServerConnection) -> None:
-        reads.append(await talk.reader.read(1 << 20))
-        await talk.send(OK)
-        await talk.gone()
+    async def script(connection: ServerConnection) -> None:
+        reads.append(await connection.reader.read(1 << 20))
+        await connection.send(OK)
+        await connection.gone()
 
     async with run_client_and_server(script) as (server, client):
         theirs = (("x-api-key", "k"), ("host", "evil"), ("content-length", "99"), ("connection", "close"))
@@ -115,11 +115,11 @@ async def test_nothing_breaks_out_of_a_head(run: Run, request_: HttpRequest) -> 
 
 
 def respond_after(release: asyncio.Event) -> ConnectionScript:
-    async def script(talk: ServerConnection) -> None:
+    async def script(connection: ServerConnection) -> None:
         while True:
-            await talk.request()
+            await connection.request()
             await release.wait()
-            await talk.send(OK)
+            await connection.send(OK)
 
     return script
 
@@ -235,14 +235,14 @@ async def twice(
 
 @pytest.mark.parametrize("how", [ServerConnection.close, ServerConnection.reset])
 def test_a_connection_the_server_closed_while_idle_is_not_used(run: Run, how: object) -> None:
-    async def script(talk: ServerConnection) -> None:
-        await talk.request()
-        await talk.send(OK)
-        if talk.number == 1:
+    async def script(connection: ServerConnection) -> None:
+        await connection.request()
+        await connection.send(OK)
+        if connection.number == 1:
             assert callable(how)
-            how(talk)
+            how(connection)
         else:
-            await talk.gone()
+            await connection.gone()
 
     assert run(twice(script)) == (b"ok", 2, 2)
 
@@ -281,22 +281,22 @@ async def test_a_kept_connection_is_looked_at_each_time(run: Run, monkeypatch: p
 
 @pytest.mark.parametrize("how", [ServerConnection.close, ServerConnection.reset])
 def test_a_connection_closed_in_answer_to_a_request_is_retried_once(run: Run, how: object) -> None:
-    async def script(talk: ServerConnection) -> None:
-        await talk.request()
-        await talk.send(OK)
-        await talk.request()
+    async def script(connection: ServerConnection) -> None:
+        await connection.request()
+        await connection.send(OK)
+        await connection.request()
         assert callable(how)
-        how(talk)
+        how(connection)
 
     assert run(twice(script)) == (b"ok", 2, 3)
 
 
 async def test_it_is_retried_on_a_new_connection_and_never_again(run: Run) -> None:
-    async def script(talk: ServerConnection) -> None:
-        await talk.request()
-        if not talk.peer.requests[2:]:
-            await talk.send(OK)
-            await talk.request()
+    async def script(connection: ServerConnection) -> None:
+        await connection.request()
+        if not connection.peer.requests[2:]:
+            await connection.send(OK)
+            await connection.request()
         # from here on every connection closes silently
 
     async with run_client_and_server(script) as (server, client):
@@ -309,11 +309,11 @@ async def test_it_is_retried_on_a_new_connection_and_never_again(run: Run) -> No
 
 @pytest.mark.parametrize("data", [b"H", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n"])
 async def test_after_one_byte_of_an_answer_nothing_is_sent_again(run: Run, data: bytes) -> None:
-    async def script(talk: ServerConnection) -> None:
-        await talk.request()
-        await talk.send(OK)
-        await talk.request()
-        await talk.send(data)
+    async def script(connection: ServerConnection) -> None:
+        await connection.request()
+        await connection.send(OK)
+        await connection.request()
+        await connection.send(data)
 
     async with run_client_and_server(script) as (server, client):
         await body_of(client, server.url)
@@ -330,10 +330,10 @@ def test_the_numbers() -> None:
 async def test_a_request_that_may_have_run_is_not_sent_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response, "MAX_STALE_SECONDS", 0.1)
 
-    async def script(talk: ServerConnection) -> None:
-        await talk.request()
-        await talk.send(OK)
-        await talk.request()
+    async def script(connection: ServerConnection) -> None:
+        await connection.request()
+        await connection.send(OK)
+        await connection.request()
         await asyncio.sleep(0.2)  # at work, then it falls over
 
     async with run_client_and_server(script) as (server, client):
@@ -343,9 +343,9 @@ async def test_a_request_that_may_have_run_is_not_sent_again(run: Run, monkeypat
         assert len(server.requests) == 2
 
 
-async def test_a_new_connection_that_closes_without_a_word_is_not_retried(run: Run) -> None:
-    async def script(talk: ServerConnection) -> None:
-        await talk.request()
+async def test_a_new_connection_that_closes_without_a_response_is_not_retried(run: Run) -> None:
+    async def script(connection: ServerConnection) -> None:
+        await connection.request()
 
     async with run_client_and_server(script) as (server, client):
         with pytest.raises(Reset):
@@ -354,9 +354,9 @@ async def test_a_new_connection_that_closes_without_a_word_is_not_retried(run: R
 
 
 async def test_an_answer_before_the_request_is_written_is_given_and_its_connection_not_kept(run: Run) -> None:
-    async def script(talk: ServerConnection) -> None:
-        await talk.reader.readuntil(b"\r\n\r\n")
-        await talk.send(b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nbig")
+    async def script(connection: ServerConnection) -> None:
+        await connection.reader.readuntil(b"\r\n\r\n")
+        await connection.send(b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nbig")
         await asyncio.sleep(1)
 
     async with run_client_and_server(script) as (server, client):
@@ -384,42 +384,42 @@ async def test_closing_the_client_ends_every_call_and_leaves_nothing_open(run: R
 CALLS = 400
 
 
-def fate(name: bytes) -> random.Random:
+def seeded_random(name: bytes) -> random.Random:
     return random.Random(name)
 
 
-async def script(talk: ServerConnection) -> None:
+async def script(connection: ServerConnection) -> None:
     """Echo the asker's name, in one of the ways there are, or fail it."""
     while True:
-        head = await talk.request()
+        head = await connection.request()
         name = head.split()[1]
-        luck = fate(name)
-        body = name * luck.randrange(1, 200)
-        kind = luck.choice(
+        choices = seeded_random(name)
+        body = name * choices.randrange(1, 200)
+        kind = choices.choice(
             ["length", "length", "chunked", "chunked", "close", "cut", "reset", "silent", "extra", "drop"]
         )
         length = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
         if kind == "drop":
             return
         if kind in ("length", "extra"):
-            await talk.send(length + (length if kind == "extra" else b""))
+            await connection.send(length + (length if kind == "extra" else b""))
         elif kind == "chunked":
-            await talk.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            await connection.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
             for at in range(0, len(body), 300):
                 piece = body[at : at + 300]
-                await talk.send(b"%x\r\n%s\r\n" % (len(piece), piece))
+                await connection.send(b"%x\r\n%s\r\n" % (len(piece), piece))
                 await asyncio.sleep(0)
-            await talk.send(b"0\r\n\r\n")
+            await connection.send(b"0\r\n\r\n")
         elif kind == "close":
-            await talk.send(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n" + body)
+            await connection.send(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n" + body)
             return
         elif kind == "silent":
-            await talk.send(length[:-1])
-            await talk.gone()
+            await connection.send(length[:-1])
+            await connection.gone()
         else:
-            await talk.send(length[:-1])
+            await connection.send(length[:-1])
             if kind == "reset":
-                talk.reset()
+                connection.reset()
             return
 
 
@@ -434,12 +434,12 @@ async def test_no_connection_leaks_and_no_response_goes_to_another_request(run: 
 
         async def call(number: int) -> str:
             name = f"/call-{number}-"
-            luck = fate(f"client {number}".encode())
-            await asyncio.sleep(luck.random() / 2)
+            choices = seeded_random(f"client {number}".encode())
+            await asyncio.sleep(choices.random() / 2)
             got = bytearray()
             try:
                 response = await client.open(server.url, HttpRequest("POST", name), timeouts=HttpTimeouts(idle=0.2))
-                if luck.random() < 0.1:
+                if choices.random() < 0.1:
                     response.close()
                     return "closed"
                 await response.pump(got.extend)
@@ -453,7 +453,7 @@ async def test_no_connection_leaks_and_no_response_goes_to_another_request(run: 
 
         calls = [asyncio.create_task(call(number)) for number in range(CALLS)]
         for number in range(0, CALLS, 11):
-            asyncio.get_running_loop().call_later(fate(b"%d" % number).random() / 2, calls[number].cancel)
+            asyncio.get_running_loop().call_later(seeded_random(b"%d" % number).random() / 2, calls[number].cancel)
         for result in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
                 raise result

@@ -81,7 +81,7 @@ def test_a_bearer_token_wins_over_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "token" not in str(credential.describe())
 
 
-def test_without_credentials_a_person_is_told_what_to_do() -> None:
+def test_without_credentials_the_error_names_what_to_do() -> None:
     with pytest.raises(CredentialFault, match="aws sso login"):
         AwsCredential("aws", URL, "eu-central-1").sign_blocking(HttpRequest("POST", "/"))
     with pytest.raises(CredentialFault, match="nosuch"):

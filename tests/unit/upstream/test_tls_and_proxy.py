@@ -132,9 +132,9 @@ async def test_a_missing_or_unreadable_file_of_authorities_is_named(
 
 
 async def test_tls_to_a_plain_port_fails_at_once(run: Run, authority: CertificateAuthority) -> None:
-    async def script(talk: ServerConnection) -> None:
-        await talk.reader.read(65536)
-        await talk.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    async def script(connection: ServerConnection) -> None:
+        await connection.reader.read(65536)
+        await connection.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     async with run_client_and_server(script) as (plain, client):
         with pytest.raises(ConnectFailed):
@@ -142,8 +142,8 @@ async def test_tls_to_a_plain_port_fails_at_once(run: Run, authority: Certificat
 
 
 async def test_a_handshake_that_stalls_fails_in_time(run: Run, authority: CertificateAuthority) -> None:
-    async def script(talk: ServerConnection) -> None:
-        await talk.gone()
+    async def script(connection: ServerConnection) -> None:
+        await connection.gone()
 
     async with run_client_and_server(script) as (server, client):
         with pytest.raises(ConnectFailed) as caught:
@@ -155,8 +155,8 @@ async def test_a_handshake_that_stalls_fails_in_time(run: Run, authority: Certif
 
 
 async def test_cancelling_a_handshake_closes_the_connection(run: Run, authority: CertificateAuthority) -> None:
-    async def script(talk: ServerConnection) -> None:
-        await talk.gone()
+    async def script(connection: ServerConnection) -> None:
+        await connection.gone()
 
     async with run_client_and_server(script) as (server, client):
         task = asyncio.create_task(client.open(f"https://localhost:{server.port}", POST, tls=authority.tls))
@@ -167,10 +167,10 @@ async def test_cancelling_a_handshake_closes_the_connection(run: Run, authority:
         await wait_until(lambda: (server.open, client.pools()[0].active) == (0, 0))
 
 
-def ragged(talk: ServerConnection) -> None:
+def ragged(connection: ServerConnection) -> None:
     """End TCP, but not TLS, as any host on the path could do."""
     # uvloop's own socket object refuses to shut down, hence the second one.
-    with socket.socket(fileno=os.dup(talk.writer.get_extra_info("socket").fileno())) as sock:
+    with socket.socket(fileno=os.dup(connection.writer.get_extra_info("socket").fileno())) as sock:
         sock.shutdown(socket.SHUT_WR)
 
 
@@ -198,23 +198,23 @@ async def test_a_body_without_length_ends_with_tls_not_with_tcp(run: Run, author
     await client.aclose()
 
 
-async def _shut_tcp_only(talk: ServerConnection) -> None:
-    await talk.request()
-    await talk.send(UNTIL_CLOSE)
+async def _shut_tcp_only(connection: ServerConnection) -> None:
+    await connection.request()
+    await connection.send(UNTIL_CLOSE)
     await asyncio.sleep(0.05)
-    ragged(talk)
+    ragged(connection)
     await asyncio.sleep(0.2)
 
 
 async def test_eight_megabytes_through_tls_with_pauses(run: Run, authority: CertificateAuthority) -> None:
     size = 8 << 20
 
-    async def script(talk: ServerConnection) -> None:
-        await talk.request()
-        await talk.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size)
+    async def script(connection: ServerConnection) -> None:
+        await connection.request()
+        await connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size)
         for _ in range(size // 65536):
-            await talk.send(bytes(65536))
-        await talk.gone()
+            await connection.send(bytes(65536))
+        await connection.gone()
 
     got = 0
     async with run_client_and_server(script, tls=authority.server("localhost")) as (server, client):
@@ -250,18 +250,18 @@ async def proxy(
             await sink.drain()
         sink.close()
 
-    async def script(talk: ServerConnection) -> None:
-        head = await talk.reader.readuntil(b"\r\n\r\n")
+    async def script(connection: ServerConnection) -> None:
+        head = await connection.reader.readuntil(b"\r\n\r\n")
         it.heads += (head,)
         host, _, port = head.split()[1].decode().rpartition(":")
         for at in range(0, len(answer), size or len(answer) or 1):
-            await talk.send(answer[at : at + (size or len(answer))])
+            await connection.send(answer[at : at + (size or len(answer))])
             await asyncio.sleep(0)
         if not answer.startswith(b"HTTP/1.1 200") or not answer.endswith(b"\r\n\r\n"):
             return
         reader, writer = await asyncio.open_connection(host, int(port))
         with contextlib.suppress(ConnectionError):
-            await asyncio.gather(pipe(talk.reader, writer), pipe(reader, talk.writer))
+            await asyncio.gather(pipe(connection.reader, writer), pipe(reader, connection.writer))
         writer.close()
 
     async with run_server(script) as server:
@@ -302,7 +302,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-async def test_a_proxy_that_refuses_is_told_and_no_request_is_sent(
+async def test_a_proxy_that_refuses_is_reported_and_no_request_is_sent(
     run: Run, authority: CertificateAuthority, case: str
 ) -> None:
     answer, words = REFUSALS[case]
@@ -319,8 +319,8 @@ async def test_a_proxy_that_refuses_is_told_and_no_request_is_sent(
 
 
 async def test_a_proxy_that_stalls_fails_in_time(run: Run, authority: CertificateAuthority) -> None:
-    async def script(talk: ServerConnection) -> None:
-        await talk.gone()
+    async def script(connection: ServerConnection) -> None:
+        await connection.gone()
 
     async with run_client_and_server(script) as (between, client):
         with pytest.raises(ConnectFailed) as caught:

@@ -1,4 +1,4 @@
-"""S3: one upstream translates a stated number of bytes in one turn of the loop, and a busy loop makes no timeouts."""
+"""One upstream translates a stated number of bytes in one turn of the loop, and a busy loop makes no timeouts."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ class Turns:
 def sending(*pieces: bytes, then: str = "wait", chunk: int = 0) -> ConnectionScript:
     """Answer every request with these bytes; `chunk` says how many are sent at once."""
 
-    async def script(talk: ServerConnection) -> None:
+    async def script(connection: ServerConnection) -> None:
         while True:
-            await talk.request()
+            await connection.request()
             for piece in pieces:
                 for start in range(0, len(piece), chunk or len(piece)):
-                    await talk.send(piece[start : start + (chunk or len(piece))])
+                    await connection.send(piece[start : start + (chunk or len(piece))])
             if then != "wait":
                 break
         if then == "reset":
-            talk.reset()
+            connection.reset()
         else:
-            talk.close()
+            connection.close()
 
     return script
 
@@ -73,7 +73,7 @@ def small_chunks(body: bytes, size: int) -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
 
 
-async def test_s3_a_turn_translates_at_most_the_stated_bytes(run: Run) -> None:
+async def test_a_turn_translates_at_most_the_stated_bytes(run: Run) -> None:
     async with run_client_and_server(sending(head(SIZE), BODY)) as (server, client):
         turns = Turns()
         await (await client.open(server.url, POST)).pump(turns.take)
@@ -82,7 +82,7 @@ async def test_s3_a_turn_translates_at_most_the_stated_bytes(run: Run) -> None:
     assert len(turns.counts) >= SIZE // MOST
 
 
-async def test_s3_small_http_chunks_are_counted_as_they_come(run: Run) -> None:
+async def test_small_http_chunks_are_counted_as_they_come(run: Run) -> None:
     answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
     async with run_client_and_server(sending(answer + small_chunks(BODY[:65536], 1), chunk=700)) as (server, client):
@@ -92,7 +92,7 @@ async def test_s3_small_http_chunks_are_counted_as_they_come(run: Run) -> None:
     assert max(turns.counts.values()) <= MOST
 
 
-async def test_s3_what_came_before_the_reader_is_given_in_turns_too(run: Run) -> None:
+async def test_what_came_before_the_reader_is_given_in_turns_too(run: Run) -> None:
     async with run_client_and_server(sending(head(SIZE), BODY)) as (server, client):
         reply = await client.open(server.url, POST)
         while reply._buffered_size <= MAX_BUFFERED:  # until the connection is paused
@@ -175,7 +175,7 @@ async def test_giving_an_answer_up_between_two_turns_ends_it(run: Run) -> None:
         assert (len(turns.body) - size) == 0
 
 
-def test_s3_a_loop_that_stood_still_reads_before_it_judges_silence(run: Run) -> None:
+def test_a_loop_that_stood_still_reads_before_it_judges_silence(run: Run) -> None:
     """Bytes that came while the loop was busy with others are no silence."""
     limits, busy = HttpTimeouts(idle=0.3), threading.Event()
     listener = socket.create_server(("127.0.0.1", 0))
@@ -229,7 +229,7 @@ async def test_silence_is_still_an_end(run: Run) -> None:
     assert got == [b"o"]
 
 
-# --- S3: whatever is cut, paused or ended where, a reader gets the body byte for byte, or an error and the beginning
+# --- whatever is cut, paused or ended where, a reader gets the body byte for byte, or an error and the beginning
 
 ROUNDS = 24
 FRAMINGS = ("length", "chunked", "until close")
@@ -259,20 +259,20 @@ class Case:
         data = b"".join([b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks])
         return b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + data + b"0\r\n\r\n"
 
-    async def tell(self, talk: ServerConnection) -> None:
+    async def send_case(self, connection: ServerConnection) -> None:
         data, chance = self.answer(), self.chance
         if self.early:
             data = data[: len(data) - chance.randrange(1, len(self.body))]
         while data:
             size = chance.choice([1, 200, 5000, 100_000, 1_000_000])
-            await talk.send(data[:size])
+            await connection.send(data[:size])
             data = data[size:]
             if chance.random() < 0.3:
                 await asyncio.sleep(0)
         if self.end.endswith("reset"):
-            talk.reset()
+            connection.reset()
         elif self.end.endswith("close"):
-            talk.close()
+            connection.close()
 
     async def read(self, reply: ClientResponse) -> tuple[bytes, Exception | None]:
         got, loop = bytearray(), asyncio.get_running_loop()
@@ -300,11 +300,11 @@ class Case:
 
 
 def respond_to(cases: list[Case]) -> ConnectionScript:
-    async def script(talk: ServerConnection) -> None:
+    async def script(connection: ServerConnection) -> None:
         while cases:
-            await talk.request()
+            await connection.request()
             case = cases[0]
-            await case.tell(talk)
+            await case.send_case(connection)
             if case.end != "wait":
                 return
 
@@ -313,7 +313,7 @@ def respond_to(cases: list[Case]) -> ConnectionScript:
 
 @pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-async def test_s3_a_body_is_whole_or_it_is_an_error(
+async def test_a_body_is_whole_or_it_is_an_error(
     run: Run,
     authority: CertificateAuthority,  # noqa: F811
     seed: int,

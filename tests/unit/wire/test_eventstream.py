@@ -1,3 +1,5 @@
+"""The codec of AWS event streams, against vectors and botocore."""
+
 from __future__ import annotations
 
 import struct

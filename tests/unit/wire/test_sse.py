@@ -1,3 +1,5 @@
+"""The decoder and encoder of server-sent events, against vectors and the specification."""
+
 from __future__ import annotations
 
 import re

@@ -1,4 +1,4 @@
-"""S7: the worker process for large requests: the same results, start on demand, and a clean end."""
+"""The job process for large requests: the same results, start on demand, and a clean end."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from msgspec import structs
 
 import dragoman.dialects as registry
 from dragoman.errors import TooLarge
-from dragoman.gateway import response_store, worker_process
+from dragoman.gateway import response_store
+from dragoman.gateway.job_process import JobProcess, JobProcessFailed, JobProcessUnavailable
 from dragoman.gateway.jobs import ReadJob, ReadResult
 from dragoman.gateway.limits import Overloaded, RequestLimits
 from dragoman.gateway.planning import Bounds
 from dragoman.gateway.routing import Router
-from dragoman.gateway.worker_process import WorkerFailed, WorkerProcess, WorkerUnavailable
 from dragoman.simulator import parse_script
 from dragoman.simulator.server import Simulator, running_simulator
 from dragoman.wire.http import HttpRequest
@@ -62,7 +62,7 @@ def simulators() -> Iterator[dict[str, Simulator]]:
 def both(
     simulators: dict[str, Simulator], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[GatewayHarness, GatewayHarness]]:
-    """A gateway without a worker, and one whose worker parses every request."""
+    """A gateway without a job process, and one with a job process that parses every request."""
     text = "".join(
         upstream_config(name, name, simulator.url)
         + f'[[routes]]\nmatch = "to-{name}"\nupstream = "{name}"\nmodel = "claude-sonnet-4.5"\n'
@@ -104,7 +104,7 @@ def request_to(client: str, target: str, *, stream: bool) -> HttpRequest:
 
 @pytest.mark.parametrize("target", DIALECTS)
 @pytest.mark.parametrize("client", [name for name in CLIENTS if name != "kiro"])
-def test_s7_results_are_the_same_with_and_without_the_worker(
+def test_results_are_the_same_with_and_without_the_job_process(
     client: str, target: str, both: tuple[GatewayHarness, GatewayHarness], simulators: dict[str, Simulator]
 ) -> None:
     for stream in (False, True):
@@ -138,7 +138,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_s7_errors_are_the_same_with_and_without_the_worker(
+def test_errors_are_the_same_with_and_without_the_job_process(
     what: str, both: tuple[GatewayHarness, GatewayHarness], simulators: dict[str, Simulator]
 ) -> None:
     path, body = WRONG[what]
@@ -147,10 +147,10 @@ def test_s7_errors_are_the_same_with_and_without_the_worker(
     assert there == here
 
 
-def test_s7_a_conversation_is_continued_by_its_id(
+def test_a_conversation_is_continued_by_its_id(
     both: tuple[GatewayHarness, GatewayHarness], simulators: dict[str, Simulator]
 ) -> None:
-    """The worker gets the earlier conversation and stores the new one."""
+    """The job process gets the earlier conversation and stores the new one."""
     sent = []
     for harness in both:
         previous = None
@@ -164,7 +164,7 @@ def test_s7_a_conversation_is_continued_by_its_id(
     assert [each["content"] for each in sent[1] if each["role"] == "user"] == ["first", "second", "third"]
 
 
-def test_s7_the_gateway_itself_does_not_parse_a_large_request(
+def test_the_gateway_itself_does_not_parse_a_large_request(
     both: tuple[GatewayHarness, GatewayHarness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def must_not(*_: object) -> None:
@@ -184,7 +184,7 @@ def test_s7_the_gateway_itself_does_not_parse_a_large_request(
         assert status == 200, body
 
 
-def test_s7_a_refusal_of_a_large_request_is_explained_by_the_worker(tmp_path: Path) -> None:
+def test_a_refusal_of_a_large_request_is_explained_by_the_job_process(tmp_path: Path) -> None:
     with running_simulator(
         "kiro", script=parse_script('then = "last"\n[[turn]]\nstatus = 400\nmessage = "Improperly formed"')
     ) as simulator:
@@ -211,110 +211,110 @@ def body_of(text: str = "hello") -> bytes:
     return json.dumps(anthropic_body("m", text)).encode()
 
 
-def parse_request(worker: WorkerProcess, body: bytes) -> Coroutine[Any, Any, tuple[Any, bytes]]:
-    return worker.run_job(ReadJob(HttpRequest("POST", "/v1/messages"), BOUNDS), "req", body)
+def parse_request(job_process: JobProcess, body: bytes) -> Coroutine[Any, Any, tuple[Any, bytes]]:
+    return job_process.run_job(ReadJob(HttpRequest("POST", "/v1/messages"), BOUNDS), "req", body)
 
 
-async def dialect_of(worker: WorkerProcess, body: bytes) -> str | None:
-    found: ReadResult = (await parse_request(worker, body))[0]
+async def dialect_of(job_process: JobProcess, body: bytes) -> str | None:
+    found: ReadResult = (await parse_request(job_process, body))[0]
     return found.dialect
 
 
-def new_worker(**more: Any) -> WorkerProcess:
-    return WorkerProcess([registry.get("anthropic")], **more)
+def new_job_process(**more: Any) -> JobProcess:
+    return JobProcess([registry.get("anthropic")], **more)
 
 
-async def test_the_worker_starts_on_demand_and_ends_when_idle() -> None:
-    worker = new_worker(idle_seconds=0.01)
-    assert (worker.started, worker.pid) == (0, None)
-    assert await dialect_of(worker, body_of()) == "anthropic"
-    while worker.pid is not None:
+async def test_the_job_process_starts_on_demand_and_ends_when_idle() -> None:
+    job_process = new_job_process(idle_seconds=0.01)
+    assert (job_process.started, job_process.pid) == (0, None)
+    assert await dialect_of(job_process, body_of()) == "anthropic"
+    while job_process.pid is not None:
         await asyncio.sleep(0.005)
-    assert await dialect_of(worker, body_of()) == "anthropic"
-    assert worker.started == 2
-    worker.close()
+    assert await dialect_of(job_process, body_of()) == "anthropic"
+    assert job_process.started == 2
+    job_process.close()
 
 
-async def test_a_worker_that_was_killed_is_replaced() -> None:
-    worker = new_worker()
+async def test_a_job_process_that_was_killed_is_replaced() -> None:
+    job_process = new_job_process()
     for times in (1, 2):
-        assert await dialect_of(worker, body_of()) == "anthropic"
-        assert worker.started == times
-        assert worker.pid is not None
-        os.kill(worker.pid, signal.SIGKILL)
-    worker.close()
+        assert await dialect_of(job_process, body_of()) == "anthropic"
+        assert job_process.started == times
+        assert job_process.pid is not None
+        os.kill(job_process.pid, signal.SIGKILL)
+    job_process.close()
 
 
 async def test_a_request_that_fails_in_two_workers_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = new_worker()
-    monkeypatch.setattr(worker_process, "MODULE", "this")  # this module ends at once
-    with pytest.raises(WorkerFailed) as caught:
-        await parse_request(worker, body_of())
-    assert (caught.value.fault.status, worker.started) == (500, 2)
+    job_process = new_job_process()
+    monkeypatch.setattr("dragoman.gateway.job_process.MODULE", "this")  # this module ends at once
+    with pytest.raises(JobProcessFailed) as caught:
+        await parse_request(job_process, body_of())
+    assert (caught.value.fault.status, job_process.started) == (500, 2)
     monkeypatch.undo()
-    assert await dialect_of(worker, body_of()) == "anthropic"  # only that request fails
-    worker.close()
+    assert await dialect_of(job_process, body_of()) == "anthropic"  # only that request fails
+    job_process.close()
 
 
-async def test_a_job_that_times_out_ends_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_process, "SECONDS", 0.0)
+async def test_a_job_that_times_out_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.gateway.job_process.SECONDS", 0.0)
 
-    worker = new_worker()
-    with pytest.raises(WorkerFailed):
-        await parse_request(worker, body_of())
-    assert worker.pid is None
+    job_process = new_job_process()
+    with pytest.raises(JobProcessFailed):
+        await parse_request(job_process, body_of())
+    assert job_process.pid is None
 
 
 async def test_a_cancelled_request_ends_its_worker_but_not_waiting_requests() -> None:
-    worker = new_worker()
-    assert await dialect_of(worker, body_of()) == "anthropic"
-    first = asyncio.ensure_future(parse_request(worker, body_of("x" * 5_000_000)))
-    second = asyncio.ensure_future(dialect_of(worker, body_of()))
-    third = asyncio.ensure_future(dialect_of(worker, body_of()))
+    job_process = new_job_process()
+    assert await dialect_of(job_process, body_of()) == "anthropic"
+    first = asyncio.ensure_future(parse_request(job_process, body_of("x" * 5_000_000)))
+    second = asyncio.ensure_future(dialect_of(job_process, body_of()))
+    third = asyncio.ensure_future(dialect_of(job_process, body_of()))
     await asyncio.sleep(0)
     third.cancel()
     first.cancel()
     assert await second == "anthropic"
-    assert worker.started == 2
-    worker.close()
+    assert job_process.started == 2
+    job_process.close()
 
 
 async def test_the_queue_of_jobs_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_process, "WAITING", 2)
+    monkeypatch.setattr("dragoman.gateway.job_process.WAITING", 2)
 
-    worker = new_worker()
-    jobs = [asyncio.ensure_future(dialect_of(worker, body_of())) for _ in range(2)]
+    job_process = new_job_process()
+    jobs = [asyncio.ensure_future(dialect_of(job_process, body_of())) for _ in range(2)]
     await asyncio.sleep(0)
     with pytest.raises(Overloaded):
-        await parse_request(worker, body_of())
+        await parse_request(job_process, body_of())
     assert await asyncio.gather(*jobs) == ["anthropic", "anthropic"]
-    worker.close()
+    job_process.close()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no limits there")
 async def test_a_request_that_needs_too_much_memory_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_process, "MEMORY", 300 * 1024 * 1024)
+    monkeypatch.setattr("dragoman.gateway.job_process.MEMORY", 300 * 1024 * 1024)
 
-    worker = new_worker()
+    job_process = new_job_process()
     body = json.dumps(anthropic_body("m") | {"x": [[]] * 6_000_000}).encode()
     bounds = structs.replace(BOUNDS, limits=RequestLimits(nodes=100_000_000))
     with pytest.raises(TooLarge):
-        await worker.run_job(ReadJob(HttpRequest("POST", "/v1/messages"), bounds), "req", body)
-    worker.close()
+        await job_process.run_job(ReadJob(HttpRequest("POST", "/v1/messages"), bounds), "req", body)
+    job_process.close()
 
 
-async def test_the_worker_ends_with_the_gateway() -> None:
+async def test_the_job_process_ends_with_the_gateway() -> None:
     """Its standard input is a socket, which closes when the gateway process ends."""
 
-    worker = new_worker()
-    await dialect_of(worker, body_of())
-    ended, socket_ = worker._process, worker._socket
+    job_process = new_job_process()
+    await dialect_of(job_process, body_of())
+    ended, socket_ = job_process._process, job_process._socket
     assert ended is not None and socket_ is not None
     socket_.close()
     assert (await asyncio.get_running_loop().run_in_executor(None, ended.wait, 10)) == 0
 
 
-# --- S7: after any failure of the worker, requests are answered and no process or open file remains
+# --- after any failure of the job process, requests are answered and no process or open file remains
 
 FILES = Path("/proc/self/fd")
 KILLS = int(os.environ.get("DRAGOMAN_KILLS", "4"))
@@ -331,8 +331,8 @@ def children() -> list[str]:
     return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
-async def wait_for_cleanup(worker: WorkerProcess, files: int, before: list[str]) -> None:
-    worker.close()
+async def wait_for_cleanup(job_process: JobProcess, files: int, before: list[str]) -> None:
+    job_process.close()
     for _ in range(6000):
         if open_files() <= files and set(children()) <= set(before):
             return
@@ -341,45 +341,45 @@ async def wait_for_cleanup(worker: WorkerProcess, files: int, before: list[str])
 
 
 @on_linux
-async def test_s7_no_process_and_no_open_file_remains_after_many_kills() -> None:
-    worker = new_worker()
-    assert await dialect_of(worker, body_of()) == "anthropic"  # the event loop has opened its own files by now
-    worker.close()
+async def test_no_process_and_no_open_file_remains_after_many_kills() -> None:
+    job_process = new_job_process()
+    assert await dialect_of(job_process, body_of()) == "anthropic"  # the event loop has opened its own files by now
+    job_process.close()
     files, before = open_files(), children()
-    worker = new_worker()
+    job_process = new_job_process()
     for _ in range(KILLS):
-        assert await dialect_of(worker, body_of()) == "anthropic"
-        assert worker.pid is not None
-        os.kill(worker.pid, signal.SIGKILL)
-    assert worker.started == KILLS
-    await wait_for_cleanup(worker, files + 1, before)
+        assert await dialect_of(job_process, body_of()) == "anthropic"
+        assert job_process.pid is not None
+        os.kill(job_process.pid, signal.SIGKILL)
+    assert job_process.started == KILLS
+    await wait_for_cleanup(job_process, files + 1, before)
 
 
 @on_linux
-async def test_s7_jobs_cancelled_or_killed_at_any_moment_leave_nothing_behind() -> None:
-    """At any moment: in the queue, while a worker starts, while the body is sent, while the result is read."""
+async def test_jobs_cancelled_or_killed_at_any_moment_leave_nothing_behind() -> None:
+    """At any moment: in the queue, while a job process starts, while the body is sent, while the result is read."""
     chance, turns = random.Random(17), [0, 1, 2, 3, 5, 8, 20, 100, 400]
 
-    async def job(worker: WorkerProcess, number: int) -> None:
-        sent = asyncio.ensure_future(parse_request(worker, body_of("x" * chance.choice([10, 2_000_000]))))
+    async def job(job_process: JobProcess, number: int) -> None:
+        sent = asyncio.ensure_future(parse_request(job_process, body_of("x" * chance.choice([10, 2_000_000]))))
         for _ in range(chance.choice(turns)):
             await asyncio.sleep(0)
         if number % 3 == 0:
             sent.cancel()
-        elif number % 3 == 1 and worker.pid is not None:
-            os.kill(worker.pid, signal.SIGKILL)
-        with suppress(asyncio.CancelledError, WorkerFailed):
+        elif number % 3 == 1 and job_process.pid is not None:
+            os.kill(job_process.pid, signal.SIGKILL)
+        with suppress(asyncio.CancelledError, JobProcessFailed):
             await sent
 
-    worker = new_worker()
-    assert await dialect_of(worker, body_of()) == "anthropic"
-    worker.close()
+    job_process = new_job_process()
+    assert await dialect_of(job_process, body_of()) == "anthropic"
+    job_process.close()
     files, before = open_files(), children()
-    worker = new_worker()
-    await asyncio.gather(*[job(worker, number) for number in range(24)])
-    assert worker._waiting == 0
-    assert await dialect_of(worker, body_of()) == "anthropic"
-    await wait_for_cleanup(worker, files + 1, before)
+    job_process = new_job_process()
+    await asyncio.gather(*[job(job_process, number) for number in range(24)])
+    assert job_process._waiting == 0
+    assert await dialect_of(job_process, body_of()) == "anthropic"
+    await wait_for_cleanup(job_process, files + 1, before)
 
 
 def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,33 +390,33 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> Any:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr("dragoman.gateway.worker_process.subprocess.Popen", fails)
+    monkeypatch.setattr("dragoman.gateway.job_process.subprocess.Popen", fails)
 
 
 def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> tuple[socket.socket, socket.socket]:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("dragoman.gateway.worker_process.socket.socketpair", fails)
+    monkeypatch.setattr("dragoman.gateway.job_process.socket.socketpair", fails)
 
 
-@pytest.mark.parametrize("trouble", [no_interpreter, no_memory, no_files])
-async def test_s7_a_worker_that_cannot_start_does_not_fail_the_request(
-    trouble: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("problem", [no_interpreter, no_memory, no_files])
+async def test_a_job_process_that_cannot_start_does_not_fail_the_request(
+    problem: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S7: every large request got a 500."""
+    """Regression: every large request got a 500."""
 
-    worker = new_worker()
-    trouble(monkeypatch)
-    with pytest.raises(WorkerUnavailable):
-        await parse_request(worker, body_of())
+    job_process = new_job_process()
+    problem(monkeypatch)
+    with pytest.raises(JobProcessUnavailable):
+        await parse_request(job_process, body_of())
     monkeypatch.undo()
-    assert await dialect_of(worker, body_of()) == "anthropic"
-    worker.close()
+    assert await dialect_of(job_process, body_of()) == "anthropic"
+    job_process.close()
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_s7_without_a_worker_the_gateway_parses_large_requests_itself(
+def test_without_a_job_process_the_gateway_parses_large_requests_itself(
     stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_interpreter(monkeypatch)
@@ -426,11 +426,11 @@ def test_s7_without_a_worker_the_gateway_parses_large_requests_itself(
             ("/v1/chat/completions", openai_body("m", LARGE)),
         ):
             assert harness.request(path, {**body, "stream": stream})[0] == 200
-        assert harness.running.gateway.worker.started == 0
+        assert harness.running.gateway.job_process.started == 0
         wait_until(lambda: harness.running.gateway.memory_budget.bytes == 0)
 
 
-def test_s3_a_request_with_very_many_objects_is_parsed_by_the_worker(tmp_path: Path) -> None:
+def test_a_request_with_very_many_objects_is_parsed_by_the_job_process(tmp_path: Path) -> None:
     """Objects take far longer to translate than text of the same length."""
     parts = [{"type": "text", "text": "a"}] * 300
     with gateway_with_simulator("", tmp_path, "openai", server__offload=20_000) as (harness, _):
@@ -438,12 +438,12 @@ def test_s3_a_request_with_very_many_objects_is_parsed_by_the_worker(tmp_path: P
         assert (
             harness.request("/v1/messages", sent | {"messages": [{"role": "user", "content": "a" * 15_000}]})[0] == 200
         )
-        assert harness.running.gateway.worker.started == 0
+        assert harness.running.gateway.job_process.started == 0
         assert harness.request("/v1/messages", sent | {"messages": [{"role": "user", "content": parts}]})[0] == 200
-        assert harness.running.gateway.worker.started == 1
+        assert harness.running.gateway.job_process.started == 1
 
 
-def test_s3_a_conversation_that_grew_by_small_requests_is_planned_by_the_worker(
+def test_a_conversation_that_grew_by_small_requests_is_planned_by_the_job_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(response_store, "LARGE_CONVERSATION", 5000)
@@ -456,7 +456,7 @@ def test_s3_a_conversation_that_grew_by_small_requests_is_planned_by_the_worker(
             status, _, answer = harness.request("/v1/responses", sent)
             assert status == 200
             previous = json.loads(answer)["id"]
-            started.append(harness.running.gateway.worker.started)
+            started.append(harness.running.gateway.job_process.started)
         sent = json.loads(simulator.requests[-1].body)["messages"]
         assert [each["content"][0] for each in sent if each["role"] == "user"] == ["0", "1", "2", "3"]
         assert (started[0], started[-1]) == (0, 1)
