@@ -12,11 +12,15 @@ BIN := $(VENV)/bin
 SDK := tests/sdk/node
 LOCKED := $(VENV)/.locked
 INSTALLED := $(VENV)/.installed
+DEMO := build/demo
 SDK_INSTALLED := $(SDK)/node_modules/.installed
 CSPELL := tests/words/cspell
 CSPELL_INSTALLED := $(CSPELL)/node_modules/.installed
-# Whose prose is checked: pages, and comments, docstrings and messages of modules (src tests bench).
-PROSE ?= docs '*.md' src tests bench
+# Whose prose is checked: pages, and comments, docstrings and messages of modules (src tests bench) and of other files.
+PROSE ?= docs '*.md' Makefile pyproject.toml '.ci/*' '.github/*.md' 'src/**/*.sql' 'src/**/*.toml' src tests bench
+INSPECTOR := tests/inspector/node
+INSPECTOR_INSTALLED := $(INSPECTOR)/node_modules/.installed
+PRETTIER = $(NODE) $(INSPECTOR)/node_modules/prettier/bin/prettier.cjs --config $(INSPECTOR)/prettier.json src/dragoman/gateway/inspector/page
 PINS := tests/clients/pins
 # What `make test-clients` runs: clients by their name, or one of the sets quick, ci and all.
 CLIENTS ?= all
@@ -41,8 +45,9 @@ venv: $(INSTALLED) ## make .venv from the hash-locked requirements
 node: $(SDK_INSTALLED) quick-clients ## install the pinned TypeScript clients and Claude Code
 
 .PHONY: demo
-demo: need-python $(INSTALLED) ## two conversations with tools through the gateway, both sides shown: no account, no network
-	@$(BIN)/dragoman demo
+demo: | need-python ## two conversations with tools through the gateway, both sides shown: no account, and no network once installed
+	@$(MAKE) --no-print-directory --silent $(DEMO)/.installed
+	@$(DEMO)/bin/dragoman demo
 
 test: need-python need-node $(INSTALLED) $(SDK_INSTALLED) quick-clients ## set everything up, run the suite, then `make check`
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
@@ -53,15 +58,28 @@ test-clients: need-python need-node $(INSTALLED) $(SDK_INSTALLED) ## install the
 	-NPM='$(NPM)' $(BIN)/python -m tests.clients.install $(CLIENTS)
 	DRAGOMAN_CLIENTS='$(CLIENTS)' $(BIN)/python -m pytest -n $(JOBS) tests/clients
 
+.PHONY: newest test-newest
+newest: $(INSTALLED) ## which pinned clients are behind the newest versions
+	@NPM='$(NPM)' $(BIN)/python -m tests.clients.newest $(CLIENTS)
+
+test-newest: need-node $(INSTALLED) $(SDK_INSTALLED) ## `make test-clients` with the newest versions of the clients
+	-NPM='$(NPM)' $(BIN)/python -m tests.clients.install $(CLIENTS)
+	NPM='$(NPM)' $(BIN)/python -m tests.clients.newest --install $(CLIENTS)
+	DRAGOMAN_CLIENTS_NEWEST=1 DRAGOMAN_CLIENTS='$(CLIENTS)' $(BIN)/python -m pytest -n $(JOBS) tests/clients
+
 quick-clients: $(INSTALLED)
 	@NPM='$(NPM)' $(BIN)/python -m tests.clients.install quick
 
-check: $(INSTALLED) $(CSPELL_INSTALLED) ## format, lint, strict types, import contracts, branch coverage where it must be whole, codecs no slower, clean locks, plain words, spelling
-	@$(MAKE) --no-print-directory --output-sync=target -j 2 check-types check-style check-branches check-codecs check-walk check-locks check-messages words spell
+check: $(INSTALLED) $(CSPELL_INSTALLED) $(INSPECTOR_INSTALLED) ## format, lint, strict types, import contracts, branch coverage where it must be whole, codecs no slower, clean locks, plain words, spelling
+	@$(MAKE) --no-print-directory --output-sync=target -j 2 check-types check-page check-style check-branches check-codecs check-walk check-locks check-messages check-subjects words spell
 
-.PHONY: check-types check-style check-branches check-codecs check-walk check-locks
+.PHONY: check-types check-page check-style check-branches check-codecs check-walk check-locks
 check-types:
 	$(BIN)/mypy
+
+check-page: $(INSPECTOR_INSTALLED) ## format and strict types of the inspector's page
+	$(PRETTIER) --check
+	$(NODE) $(INSPECTOR)/node_modules/typescript/bin/tsc --project $(INSPECTOR)/tsconfig.json
 
 check-style:
 	$(BIN)/ruff format --check
@@ -81,7 +99,7 @@ check-walk:
 
 check-locks:
 	@! grep -nE '://|^(-i|-f|--index-url|--extra-index-url|--find-links)' requirements/*.lock $(PINS)/*/*.lock || { echo "A lock of Python packages names a host." >&2; exit 1; }
-	@! grep -nE '"resolved"|://' $(SDK)/package-lock.json $(CSPELL)/package-lock.json $(PINS)/*/package-lock.json || { echo "A package-lock.json names a host." >&2; exit 1; }
+	@! grep -nE '"resolved"|://' $(SDK)/package-lock.json $(CSPELL)/package-lock.json $(INSPECTOR)/package-lock.json $(PINS)/*/package-lock.json || { echo "A package-lock.json names a host." >&2; exit 1; }
 
 .PHONY: words spell messages check-messages
 words: $(INSTALLED) ## banned words and lines over 120 characters in the prose of PROSE
@@ -101,12 +119,25 @@ screens: $(INSTALLED) ## write tests/screens: what commands print at 80 and 120 
 tmux: ## install tmux, in which `dragoman top` is tested, where apt-get can
 	@command -v tmux >/dev/null || apt-get install --yes --no-install-recommends tmux
 
+# The subjects of commits that are not on `main` yet; without a repository or a `main` there are none.
+.PHONY: check-subjects
+check-subjects:
+	@git log --format=%s main..HEAD 2>/dev/null | awk 'length > 72 { print "The subject of this commit has more than 72 characters: " $$0; bad = 1 } END { exit bad }'
+
+.PHONY: chromium test-inspector
+chromium: ## install Chromium, in which the page of the inspector is tested, where apt-get can
+	@command -v chromium >/dev/null || apt-get install --yes --no-install-recommends chromium fonts-dejavu-core
+
+test-inspector: need-node $(INSTALLED) $(INSPECTOR_INSTALLED) quick-clients ## test the page of the inspector in Chromium, whole: each view in both themes, a story with Claude Code; writes the pictures of docs/inspector
+	DRAGOMAN_INSPECTOR=whole $(BIN)/python -m pytest -n 2 --dist loadfile tests/inspector
+
 check-messages: $(INSTALLED)
 	$(BIN)/python -m tests.messages --check
 
-fmt: $(INSTALLED) ## rewrite the code in the house format, and fix what can be fixed
+fmt: $(INSTALLED) $(INSPECTOR_INSTALLED) ## rewrite the code in the house format, and fix what can be fixed
 	$(BIN)/ruff check --fix-only --quiet
 	$(BIN)/ruff format
+	$(PRETTIER) --write --log-level=warn
 
 cover: $(INSTALLED) $(SDK_INSTALLED) quick-clients ## run the suite in one process and report branch coverage
 	$(BIN)/coverage run -m pytest -n 0
@@ -137,14 +168,14 @@ equality: $(INSTALLED) ## whether every translation gives the same bytes as at t
 	PYTHONHASHSEED=0 $(BIN)/python -m tests.equality --against $(REV) $(EQUALITY)
 
 .PHONY: load soak
-load: $(INSTALLED) ## 256 streams of mixed dialects for two minutes, each answer checked, then fair turns; LOAD="--streams 64 --seconds 20", LOAD=--fairness
+load: $(INSTALLED) ## 256 streams of mixed dialects for two minutes, each response checked, then fair turns; LOAD="--streams 64 --seconds 20", LOAD=--fairness
 	$(BIN)/python -m tests.load $(LOAD)
 
-soak: $(INSTALLED) ## ten minutes of load with clients that leave and dawdle; SOAK="--seconds 7200"
+soak: $(INSTALLED) ## ten minutes of load with clients that disconnect or read slowly; SOAK="--seconds 7200"
 	$(BIN)/python -m tests.load --soak $(SOAK)
 
 .PHONY: attack
-attack: $(INSTALLED) ## hostile shapes against a real gateway, and a table of what a well-behaved client experienced; ATTACK="--short"
+attack: $(INSTALLED) ## hostile clients and upstreams against a real gateway, and a table of what a well-behaved client got; ATTACK="--short"
 	$(BIN)/python -m tests.attack $(ATTACK)
 
 bench: $(INSTALLED) ## Dragoman and the peers that are installed, side by side; BENCH="--only A,B --rounds 3"
@@ -177,14 +208,16 @@ lock: | need-python need-node ## choose versions anew and write the locks
 	cd $(SDK) && $(NPM) install --package-lock-only --ignore-scripts --no-audit --no-fund
 	rm -rf $(CSPELL)/package-lock.json $(CSPELL)/node_modules
 	cd $(CSPELL) && $(NPM) install --package-lock-only --ignore-scripts --no-audit --no-fund
-	$(PYTHON) $(CSPELL)/strip_funding.py
+	rm -rf $(INSPECTOR)/package-lock.json $(INSPECTOR)/node_modules
+	cd $(INSPECTOR) && $(NPM) install --package-lock-only --ignore-scripts --no-audit --no-fund
+	$(PYTHON) $(CSPELL)/strip_funding.py $(CSPELL)/package-lock.json $(SDK)/package-lock.json $(INSPECTOR)/package-lock.json
 	$(PYTHON) -m tests.clients.install --lock build/lock/bin/uv
 
 compile = build/lock/bin/uv pip compile $(2) --output-file requirements/$(1).lock --upgrade --quiet \
 	--universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
 
 clean: ## remove the environments, builds and caches
-	rm -rf $(VENV) $(SDK)/node_modules $(CSPELL)/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) $(SDK)/node_modules $(CSPELL)/node_modules $(INSPECTOR)/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(LOCKED): requirements/dev.lock | need-python
@@ -196,12 +229,28 @@ $(INSTALLED): $(LOCKED) pyproject.toml src/dragoman/_version.py
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --no-index -e .
 	@touch $@
 
+# Only what Dragoman needs to run: a .pth file and a script do without the build backend.
+$(DEMO)/.installed: requirements/run.lock
+	@echo "Installing Dragoman into $(DEMO), once. It needs five packages, and takes some seconds."
+	@echo "  1/2 make the environment"
+	$(PYTHON) -m venv --clear $(DEMO)
+	@echo "  2/2 install requirements/run.lock"
+	$(DEMO)/bin/python -m pip install --quiet --require-hashes -r requirements/run.lock
+	echo '$(CURDIR)/src' >"$$($(DEMO)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/dragoman.pth"
+	printf '#!%s\nimport sys\n\nfrom dragoman.cli import main\n\nsys.exit(main())\n' '$(CURDIR)/$(DEMO)/bin/python' >$(DEMO)/bin/dragoman
+	chmod +x $(DEMO)/bin/dragoman
+	@touch $@
+
 $(SDK_INSTALLED): $(SDK)/package.json $(SDK)/package-lock.json $(SDK)/.npmrc | need-node
 	cd $(SDK) && $(NPM) ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 $(CSPELL_INSTALLED): $(CSPELL)/package.json $(CSPELL)/package-lock.json $(CSPELL)/.npmrc | need-node
 	cd $(CSPELL) && $(NPM) ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+$(INSPECTOR_INSTALLED): $(INSPECTOR)/package.json $(INSPECTOR)/package-lock.json $(INSPECTOR)/.npmrc | need-node
+	cd $(INSPECTOR) && $(NPM) ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 need-python:

@@ -1,6 +1,6 @@
-"""Measure Dragoman and its peers side by side, on pinned cores: `make bench`. Exits with 1 if a bar is missed.
+"""Measure Dragoman and its peers side by side, on pinned cores: `make bench`. Exits with 1 if a limit is exceeded.
 
-The report names peers that are not installed; their bars are not judged. An installed peer that does not start, or
+The report names peers that are not installed; their limits are not judged. An installed peer that does not start, or
 sends a wrong response, fails the run.
 """
 
@@ -44,7 +44,7 @@ class Bench:
     def __init__(self, chosen: argparse.Namespace, folder: Path, upstream: Upstream) -> None:
         self.results = Results()
         self.failed: list[str] = []  # problems that fail the run
-        self.absent: set[str] = set()  # peers not requested or not installed: their bars are not judged
+        self.absent: set[str] = set()  # peers not requested or not installed: their limits are not judged
         self._chosen, self._folder, self._upstream = chosen, folder, upstream
         self._made = 0
         self.makers: dict[str, Make] = self._ours() | self._peers()
@@ -86,7 +86,7 @@ class Bench:
                 continue
             self.absent.add(name)
             is_requested = name in self._chosen.peers
-            self.results.troubles[name] = "not installed: make bench-peers" if is_requested else "not requested"
+            self.results.problems[name] = "not installed: make bench-peers" if is_requested else "not requested"
         return makers
 
     def _peer(self, name: str) -> Gateway:
@@ -105,35 +105,35 @@ class Bench:
             try:
                 self._running[name] = make(name)
             except NotStarted as error:
-                self.results.troubles[name] = f"did not start: {error}"
+                self.results.problems[name] = f"did not start: {error}"
                 self.failed.append(f"{name} did not start")
         self._running[FLOOR] = RelayServer(self._upstream.ports, self._new_folder())
         self._running["direct"] = DirectServer(self._upstream.ports)
 
     def stop(self) -> None:
         """Stop all gateways and the relay."""
-        for lane in self._running.values():
-            lane.stop()  # type: ignore[attr-defined]
+        for server in self._running.values():
+            server.stop()  # type: ignore[attr-defined]
 
     # --- the parts
 
     async def scenario(self, scenario: Scenario) -> None:
         """Check the response of each gateway, then measure the scenario in rounds."""
-        lanes: dict[str, tuple[MeasuredServer, Scenario, int]] = {}
-        for name in (*self.ours, *scenario.rivals, "direct"):
-            lane, _, other = name.partition(":")
+        measured: dict[str, tuple[MeasuredServer, Scenario, int]] = {}
+        for name in (*self.ours, *scenario.peers, "direct"):
+            name_of_server, _, other = name.partition(":")
             own_scenario = BY_NAME[other] if other else scenario
-            if lane not in self._running or (lane == "direct" and scenario.paced):
+            if name_of_server not in self._running or (name_of_server == "direct" and scenario.paced):
                 continue
             try:
-                plain = lane in ("direct", FLOOR)
-                size = 0 if plain else check_response(self._running[lane], own_scenario)
-                lanes[name] = (self._running[lane], own_scenario, size)
+                plain = name_of_server in ("direct", FLOOR)
+                size = 0 if plain else check_response(self._running[name_of_server], own_scenario)
+                measured[name] = (self._running[name_of_server], own_scenario, size)
                 if not plain:
                     self._check_request_size(own_scenario)
             except (WrongResponse, OSError, http.client.HTTPException) as error:
-                self.results.troubles[f"{name}, {scenario.name}"] = f"wrong response: {error}"
-        await measure_rounds(scenario, lanes, self._chosen.rounds, self.results, progress)
+                self.results.problems[f"{name}, {scenario.name}"] = f"wrong response: {error}"
+        await measure_rounds(scenario, measured, self._chosen.rounds, self.results, progress)
 
     def _check_request_size(self, scenario: Scenario) -> None:
         """Check that the upstream got the whole request: a truncated one is also fast. Raises WrongResponse."""
@@ -163,24 +163,24 @@ class Bench:
     async def growth(self) -> None:
         """Measure how costs grow with streams and bodies, and the memory of open streams."""
         for name in self.ours:
-            lane = self._running.get(name)
-            if not isinstance(lane, Gateway):
+            server = self._running.get(name)
+            if not isinstance(server, Gateway):
                 continue
             try:
-                await growth.flat(lane, self.results, progress)
-                await growth.linear(lane, self._upstream, self.results, progress)
+                await growth.flat(server, self.results, progress)
+                await growth.linear(server, self._upstream, self.results, progress)
                 fresh = self.makers[name](name)
                 try:
                     await growth.open_streams(fresh, self.results, progress)
                 finally:
                     fresh.stop()
             except (BadCell, WrongResponse, NotStarted, OSError) as error:
-                self.results.troubles[f"{name}, growth"] = str(error)
+                self.results.problems[f"{name}, growth"] = str(error)
 
     async def workers(self) -> None:
         """Compare one worker with two."""
         if not gateways.has_workers():
-            self.results.troubles["two workers"] = "this Dragoman has no `serve --workers`"
+            self.results.problems["two workers"] = "this Dragoman has no `serve --workers`"
             return
         started: dict[int, Gateway] = {}
         try:
@@ -297,7 +297,7 @@ def main() -> int:
 
 
 def finished(bench: Bench, chosen: argparse.Namespace) -> int:
-    """Print and save the results; return 1 if a bar is missed."""
+    """Print and save the results; return 1 if a limit is exceeded."""
     results = bench.results
     requested = [*chosen.only, *(("cold start", "idle memory") if START in chosen.only else ())]
     block = report.text(results, bench.ours, requested)
@@ -310,7 +310,7 @@ def finished(bench: Bench, chosen: argparse.Namespace) -> int:
     for variant, figure, value, most in judge(results, chosen.variants):
         verdict = "holds" if value <= most else "MISSED"
         print(f"{variant}, {figure}: {value:.3f} times the plain gateway; at most {most:g}: {verdict}")
-        missed += [f"{variant}, {figure}: {value:.3f}, bar {most:g}"] if value > most else []
+        missed += [f"{variant}, {figure}: {value:.3f}, limit {most:g}"] if value > most else []
     for line in missed:
         print(f"MISSED  {line}")
     if chosen.docs:

@@ -26,9 +26,11 @@ def rows(results: Results) -> dict[str, list[tuple[str, float]]]:
     """Return the gateways and their medians by scenario; those that were not measured are left out."""
     found = {}
     for name in SHOWN:
-        lanes = {lane.partition(":")[0]: lane for lane in results.cells.get(name, {})}
-        values = [(lanes[lane], median(results.series(name, lanes[lane]))) for lane in COLOURS if lane in lanes]
-        found[name] = [(lane.replace(":", ", its "), value) for lane, value in values if value > 0]
+        names = {gateway.partition(":")[0]: gateway for gateway in results.cells.get(name, {})}
+        values = [
+            (names[gateway], median(results.series(name, names[gateway]))) for gateway in COLOURS if gateway in names
+        ]
+        found[name] = [(gateway.replace(":", ", its "), value) for gateway, value in values if value > 0]
     return {name: gateways for name, gateways in found.items() if gateways}
 
 
@@ -39,12 +41,12 @@ def svg(shown: dict[str, list[tuple[str, float]]]) -> str:
     drawn, y = [], 46
     for name, gateways in shown.items():
         drawn.append(_text(10, y, f"{name}: {BY_NAME[name].title}", "t"))
-        for lane, value in gateways:
+        for gateway, value in gateways:
             y += ROW
             width = max(2.0, (math.log10(value) - least) / (most - least) * WIDE)
-            colour = COLOURS[lane.partition(",")[0]]
+            colour = COLOURS[gateway.partition(",")[0]]
             bar = f'<rect x="{LEFT}" y="{y - 11}" width="{width:.0f}" height="13" rx="2" fill="{colour}"/>'
-            drawn += [_text(LEFT - 8, y, lane, anchor="end"), bar, _text(LEFT + width + 6, y, number(value))]
+            drawn += [_text(LEFT - 8, y, gateway, anchor="end"), bar, _text(LEFT + width + 6, y, number(value))]
         y += GAP
     grid = []
     for power in range(least, most + 1):

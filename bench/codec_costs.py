@@ -54,12 +54,12 @@ def run_exchange(pair: Exchange) -> Callable[[], object]:
     return lambda: pair.translate_response(pair.translate_request())
 
 
-def measure_costs(works: Mapping[str, Callable[[], object]], turns: int = TURNS) -> dict[str, float]:
+def measure_costs(tasks: Mapping[str, Callable[[], object]], turns: int = TURNS) -> dict[str, float]:
     """Return the minimum CPU time of each, relative to the reference loop."""
     gc.collect()
     gc.disable()
     try:
-        return {name: _cost(work, turns) for name, work in works.items()}
+        return {name: _cost(work, turns) for name, work in tasks.items()}
     finally:
         gc.enable()
 
@@ -102,11 +102,11 @@ def find_slower(
 
 def main(arguments: list[str]) -> int:
     """Compare with the baseline, or record it; return 1 if a codec is slower."""
-    works = {name: run_exchange(exchange(name)) for name in NAMES}
+    tasks = {name: run_exchange(exchange(name)) for name in NAMES}
     baseline = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
-    counted = {name: count_steps(work) for name, work in works.items()}
+    counted = {name: count_steps(work) for name, work in tasks.items()}
     if "--record" in arguments:
-        cpu = {name: round(cost, 3) for name, cost in measure_costs(works, TURNS * 6).items()}
+        cpu = {name: round(cost, 3) for name, cost in measure_costs(tasks, TURNS * 6).items()}
         baseline[_VERSION] = {"steps": counted, "cpu": cpu}
         BASELINE.write_text(json.dumps(baseline, indent=1) + "\n")
         print(f"recorded in {BASELINE.relative_to(ROOT)} for Python {_VERSION}")
@@ -116,12 +116,12 @@ def main(arguments: list[str]) -> int:
         print(f"No baseline for Python {_VERSION}, so nothing was compared. Record one with --record.")
         return 0
     longer = find_slower(counted, recorded["steps"], MAX_STEP_RATIO)
-    measured, costlier = measure_costs(works), dict[str, float]()
+    measured, costlier = measure_costs(tasks), dict[str, float]()
     for _ in range(AGAIN):
         costlier = find_slower(measured, recorded["cpu"])
         if not costlier:
             break
-        again = measure_costs({name: works[name] for name in costlier}, TURNS * 3)
+        again = measure_costs({name: tasks[name] for name in costlier}, TURNS * 3)
         measured |= {name: min(cost, measured[name]) for name, cost in again.items()}
     costlier = find_slower(measured, recorded["cpu"])
     for name in NAMES:

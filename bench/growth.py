@@ -12,13 +12,13 @@ from bench.request_bodies import SIZE
 from bench.scenarios import BY_NAME, Scenario
 from bench.servers import Gateway, MeasuredServer, Upstream, check_response, request_bytes
 
-STREAMS, WAVES = 1000, 4
+STREAMS, ROUNDS = 1000, 4
 _FIRST = 32  # streams opened beforehand: the modules and caches that they load are not counted
 _LARGE = 40 * SIZE  # characters per message; the body has 20 MB
 _ROUNDS = 3
 
 
-async def flat(lane: MeasuredServer, results: Results, progress: Callable[[str], None]) -> None:
+async def flat(server: MeasuredServer, results: Results, progress: Callable[[str], None]) -> None:
     """Measure µs per event of a long stream, relative to a short one."""
     cases = {
         "flat": (replace(BY_NAME["C"], question="small"), "short", "long"),
@@ -27,22 +27,22 @@ async def flat(lane: MeasuredServer, results: Results, progress: Callable[[str],
     }
     for name, (base, short, long) in cases.items():
         one, other = (replace(base, upstream=kind, callers=2) for kind in (short, long))
-        await _ratio(lane, name, (one, other), results, lambda scenario: scenario.events)
+        await _ratio(server, name, (one, other), results, lambda scenario: scenario.events)
         progress(name)
 
 
-async def linear(lane: MeasuredServer, upstream: Upstream, results: Results, progress: Callable[[str], None]) -> None:
+async def linear(server: MeasuredServer, upstream: Upstream, results: Results, progress: Callable[[str], None]) -> None:
     """Measure ms per MB of a body of 20 MB, relative to one of 0.5 MB."""
     one, other = (replace(BY_NAME["E"], size=size, callers=2) for size in (SIZE, _LARGE))
-    await _ratio(lane, "linear", (one, other), results, lambda scenario: len(request_bytes(lane, scenario)))
-    sent, received = len(request_bytes(lane, other)), upstream.sizes()["whole"]
+    await _ratio(server, "linear", (one, other), results, lambda scenario: len(request_bytes(server, scenario)))
+    sent, received = len(request_bytes(server, other)), upstream.sizes()["whole"]
     if received < sent * 0.9:
         raise BadCell(f"the gateway got {sent} bytes and the upstream only {received}")
     progress("linear")
 
 
 async def _ratio(
-    lane: MeasuredServer,
+    server: MeasuredServer,
     name: str,
     pair: tuple[Scenario, Scenario],
     results: Results,
@@ -50,15 +50,15 @@ async def _ratio(
 ) -> None:
     costs: dict[Scenario, list[float]] = {scenario: [] for scenario in pair}
     for scenario in pair:
-        check_response(lane, scenario)
+        check_response(server, scenario)
     for _ in range(_ROUNDS):
         for scenario in pair:
-            done = await measure_cell(lane, scenario, 0, 0.8)
+            done = await measure_cell(server, scenario, 0, 0.8)
             costs[scenario].append(done.cpu / done.requests / units(scenario))
     small, large = (
         min(costs[scenario]) for scenario in pair
     )  # other processes can only add to the cost, so the minimum counts
-    results.figures.setdefault(name, {})[lane.name] = [large / small]
+    results.figures.setdefault(name, {})[server.name] = [large / small]
 
 
 async def open_streams(gateway: Gateway, results: Results, progress: Callable[[str], None]) -> None:
@@ -68,7 +68,7 @@ async def open_streams(gateway: Gateway, results: Results, progress: Callable[[s
     (await load.flowing(port, raw, _FIRST)).abort()
     await asyncio.sleep(1.0)
     at_rest, full, busy = [gateway.process.memory()], [], []
-    for wave in range(WAVES):
+    for number in range(ROUNDS):
         running = await load.flowing(port, raw, STREAMS)
         if running.counts.errors or any(not caller.size for caller in running.callers):
             raise BadCell(f"not all streams began: {running.counts.errors[:1]}")
@@ -79,11 +79,11 @@ async def open_streams(gateway: Gateway, results: Results, progress: Callable[[s
         running.abort()
         await asyncio.sleep(1.5)
         at_rest.append(gateway.process.memory())
-        progress(f"held streams {wave + 1}/{WAVES}")
+        progress(f"held streams {number + 1}/{ROUNDS}")
     # Memory that the allocator keeps after the first wave is not a leak. Memory that each further wave adds is one.
     figures = {
         "stream memory": (full[0] - at_rest[0]) * 1024 / STREAMS,
-        "kept memory": max(0.0, (at_rest[-1] - at_rest[1]) * 1024 / STREAMS / (WAVES - 1)),
+        "kept memory": max(0.0, (at_rest[-1] - at_rest[1]) * 1024 / STREAMS / (ROUNDS - 1)),
         "held CPU": median(busy),
     }
     for name, value in figures.items():

@@ -29,7 +29,7 @@ from dragoman.http.client import client as upstream
 from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.serving import HttpServer
 
-STREAMS, HELD, TURNS = 64, 500, 5
+STREAMS, OPEN_STREAMS, TURNS = 64, 500, 5
 LINES = 60
 _CONFIG = """
 allow_literal_secrets = true
@@ -156,15 +156,18 @@ class Bench:
         gc.collect()
         tracemalloc.start(1)
         before = tracemalloc.take_snapshot()
-        streams = await self.open(HELD)
+        streams = await self.open(OPEN_STREAMS)
         gc.collect()
         found = tracemalloc.take_snapshot().compare_to(before, "lineno")
         tracemalloc.stop()
         del streams
         others = (tracemalloc.__file__, __file__)
         own = [each for each in found if each.traceback[0].filename not in others]
-        lines = [f"{each.size_diff / HELD:7.0f} {each.count_diff / HELD:5.1f}  {each.traceback[0]}" for each in own]
-        return sum(each.size_diff for each in own) / HELD / 1024, lines
+        lines = [
+            f"{each.size_diff / OPEN_STREAMS:7.0f} {each.count_diff / OPEN_STREAMS:5.1f}  {each.traceback[0]}"
+            for each in own
+        ]
+        return sum(each.size_diff for each in own) / OPEN_STREAMS / 1024, lines
 
 
 def read(connection: Any, piece: bytes) -> None:

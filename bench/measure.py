@@ -1,6 +1,6 @@
 """Measure cells: a cell is one scenario sent to one server for about a second, and its cost.
 
-A lane is the series of cells of one server; the report shows each lane as a row.
+The cells of one server are a series; the report shows each series as a row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.scenarios import BY_NAME, Scenario
 from bench.servers import DirectServer, MeasuredServer, request_bytes
 
 SECONDS = 1.2
-PACED_TURNS = 3  # per lane and round: small costs need more turns, because other processes disturb them most
+PACED_TURNS = 3  # per server and round: small costs need more turns, because other processes disturb them most
 PROBE, WARM = 0.25, 0.2
 SETTLED = 0.3  # seconds that paced streams run before they are measured
 
@@ -68,45 +68,47 @@ class WorkersCell:
 
 @dataclass
 class Results:
-    """Cells by scenario and lane, one per round; other figures by name and lane; problems."""
+    """Cells by scenario and server, one per round; other figures by name and server; problems."""
 
     cells: dict[str, dict[str, list[Cell]]] = field(default_factory=dict)
     figures: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     shared: dict[str, dict[int, list[WorkersCell]]] = field(default_factory=dict)  # by scenario and number of workers
-    troubles: dict[str, str] = field(default_factory=dict)  # "lane" or "lane, scenario": why it is not judged
+    problems: dict[str, str] = field(default_factory=dict)  # "server" or "server, scenario": why it is not judged
 
-    def series(self, figure: str, lane: str) -> list[float]:
-        """Return the values that a bar judges, one per round."""
+    def series(self, figure: str, server: str) -> list[float]:
+        """Return the values that a limit judges, one per round."""
         if figure in BY_NAME:
-            return [cell.figure(BY_NAME[figure].per) for cell in self.cells.get(figure, {}).get(lane, [])]
-        return self.figures.get(figure, {}).get(lane, [])
+            return [cell.figure(BY_NAME[figure].per) for cell in self.cells.get(figure, {}).get(server, [])]
+        return self.figures.get(figure, {}).get(server, [])
 
 
-async def measure_cell(lane: MeasuredServer, scenario: Scenario, least_size: int, seconds: float | None = None) -> Cell:
+async def measure_cell(
+    server: MeasuredServer, scenario: Scenario, least_size: int, seconds: float | None = None
+) -> Cell:
     """Measure one scenario on one server. Raises BadCell."""
-    raw = request_bytes(lane, scenario)
-    port = lane.target(scenario)[0]
+    raw = request_bytes(server, scenario)
+    port = server.target(scenario)[0]
     if scenario.paced:
-        return await _paced(lane, scenario, port, raw, seconds or SECONDS)
+        return await _paced(server, scenario, port, raw, seconds or SECONDS)
     probe = check_counts(await load.closed(port, raw, 1, PROBE), least_size)
     times, firsts = [time * 1e3 for time in probe.times], [time * 1e3 for time in probe.firsts]
-    if isinstance(lane, DirectServer) and lane.name == "direct":
+    if isinstance(server, DirectServer) and server.name == "direct":
         return Cell(0, 0, 0, 0, times, firsts)
     check_counts(await load.closed(port, raw, scenario.callers, WARM), least_size)
-    before = lane.cpu()
+    before = server.cpu()
     counts = check_counts(await load.closed(port, raw, scenario.callers, seconds or SECONDS), least_size)
-    cpu = lane.cpu() - before
+    cpu = server.cpu() - before
     requests = counts.requests
     return Cell(requests, requests * scenario.events, cpu, requests / counts.seconds, times, firsts)
 
 
-async def _paced(lane: MeasuredServer, scenario: Scenario, port: int, raw: bytes, seconds: float) -> Cell:
+async def _paced(server: MeasuredServer, scenario: Scenario, port: int, raw: bytes, seconds: float) -> Cell:
     running = await load.flowing(port, raw, scenario.callers)
     await asyncio.sleep(SETTLED)
     counts, loop = running.counts, asyncio.get_running_loop()
-    events, cpu, began = counts.events, lane.cpu(), loop.time()
+    events, cpu, began = counts.events, server.cpu(), loop.time()
     await asyncio.sleep(seconds)
-    events, cpu, elapsed = counts.events - events, lane.cpu() - cpu, loop.time() - began
+    events, cpu, elapsed = counts.events - events, server.cpu() - cpu, loop.time() - began
     if counts.requests:
         raise BadCell("streams ended while they were measured")
     check_counts(counts, 0)
@@ -138,24 +140,24 @@ def check_counts(counts: LoadCounts, least_size: int) -> LoadCounts:
 
 async def measure_rounds(
     scenario: Scenario,
-    lanes: Mapping[str, tuple[MeasuredServer, Scenario, int]],
+    measured: Mapping[str, tuple[MeasuredServer, Scenario, int]],
     count: int,
     results: Results,
     progress: Callable[[str], None],
 ) -> None:
-    """Measure every lane in every round, in random order, so that the compared cells are close in time."""
+    """Measure every server in every round, in random order, so that the compared cells are close in time."""
     found = results.cells.setdefault(scenario.name, {})
     for number in range(count):
         turns: dict[str, list[Cell]] = {}
         for _ in range(PACED_TURNS if scenario.paced else 1):
-            order = [name for name in lanes if f"{name}, {scenario.name}" not in results.troubles]
+            order = [name for name in measured if f"{name}, {scenario.name}" not in results.problems]
             random.shuffle(order)
             for name in order:
-                lane, own_scenario, least_size = lanes[name]
+                server, own_scenario, least_size = measured[name]
                 try:
-                    turns.setdefault(name, []).append(await measure_cell(lane, own_scenario, least_size))
+                    turns.setdefault(name, []).append(await measure_cell(server, own_scenario, least_size))
                 except (BadCell, OSError) as error:
-                    results.troubles[f"{name}, {scenario.name}"] = str(error)
+                    results.problems[f"{name}, {scenario.name}"] = str(error)
                     found.pop(name, None)
                     turns.pop(name, None)
         for name, cells in turns.items():

@@ -1,4 +1,4 @@
-"""Format the results as tables: the measured figures, the bars with their verdicts, and the machine."""
+"""Format the results as tables: the measured figures, the limits with their verdicts, and the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.gateways import ROOT, VERSIONS
 from bench.measure import Cell, Results, median, percentile, spread
-from bench.scenarios import BARS, FLOOR, LIMITS, OURS, SCENARIOS, Bar
+from bench.scenarios import FLOOR, LIMITS, OURS, RATIO_LIMITS, SCENARIOS, RatioLimit
 
 BEGIN, END = "<!-- figures: written by `make bench-docs` -->", "<!-- end of figures -->"
 PAGE = ROOT / "docs" / "performance.md"
@@ -47,10 +47,10 @@ def scenario_rows(results: Results) -> list[list[str]]:
     """Return the rows of all scenarios and gateways."""
     rows = []
     for scenario in SCENARIOS:
-        lanes = results.cells.get(scenario.name, {})
-        direct = lanes.get("direct", [])
+        gateways = results.cells.get(scenario.name, {})
+        direct = gateways.get("direct", [])
         own = median(results.series(scenario.name, OURS))
-        for at, (name, cells) in enumerate(sorted(lanes.items(), key=_place)):
+        for at, (name, cells) in enumerate(sorted(gateways.items(), key=_place)):
             if name == "direct":
                 continue
             values = results.series(scenario.name, name)
@@ -73,7 +73,7 @@ def scenario_rows(results: Results) -> list[list[str]]:
 
 
 def _place(row: tuple[str, object]) -> tuple[bool, bool, bool, str]:
-    """Return the sort key of a row: Dragoman's default first, its other lanes next, the floor last."""
+    """Return the sort key of a row: Dragoman's default first, its other configurations next, the floor last."""
     name = row[0]
     return name == FLOOR, not name.startswith(OURS), name != OURS, name
 
@@ -91,62 +91,74 @@ SCENARIO_HEAD = (
 )
 
 
-def ratio(results: Results, bar: Bar, lane: str = OURS) -> tuple[float, list[float]]:
+def ratio(results: Results, ratio_limit: RatioLimit, gateway: str = OURS) -> tuple[float, list[float]]:
     """Return the median of the ratios of all rounds, and the ratios."""
-    ours, theirs = results.series(bar.figure, lane), results.series(bar.figure, bar.rival)
+    ours, theirs = results.series(ratio_limit.figure, gateway), results.series(ratio_limit.figure, ratio_limit.peer)
     ratios = [one / other for one, other in zip(ours, theirs, strict=False) if other]
     return median(ratios), ratios
 
 
-def judged(results: Results, lanes: Sequence[str], requested: Iterable[str]) -> list[list[str]]:
-    """Return the rows of all bars for Dragoman's lanes."""
+def judged(results: Results, gateways: Sequence[str], requested: Iterable[str]) -> list[list[str]]:
+    """Return the rows of all limits, for each gateway of Dragoman."""
     rows, requested = [], set(requested)
-    for bar in BARS:
-        for lane in lanes if bar.figure in requested else ():
-            value, ratios = ratio(results, bar, lane)
-            verdict = "not judged" if not ratios else "holds" if value <= bar.most else "MISSED"
-            if verdict == "holds" and bar.aim is not None and value > bar.aim:
-                verdict = f"holds; above the aim of {bar.aim:g}"
+    for ratio_limit in RATIO_LIMITS:
+        for gateway in gateways if ratio_limit.figure in requested else ():
+            value, ratios = ratio(results, ratio_limit, gateway)
+            verdict = "not judged" if not ratios else "holds" if value <= ratio_limit.most else "MISSED"
+            if verdict == "holds" and ratio_limit.goal is not None and value > ratio_limit.goal:
+                verdict = f"holds; above the goal of {ratio_limit.goal:g}"
             reach = f"{number(min(ratios), 2)}-{number(max(ratios), 2)}" if ratios else ""
-            rows.append([bar.figure, lane, bar.rival, f"≤ {bar.limit}", number(value, 2), reach, verdict])
+            rows.append(
+                [
+                    ratio_limit.figure,
+                    gateway,
+                    ratio_limit.peer,
+                    f"≤ {ratio_limit.limit}",
+                    number(value, 2),
+                    reach,
+                    verdict,
+                ]
+            )
     for limit in LIMITS:
-        for lane, values in results.figures.get(limit.figure, {}).items():
+        for gateway, values in results.figures.get(limit.figure, {}).items():
             verdict = "holds" if median(values) <= limit.most else "MISSED"
-            rows.append([limit.title, lane, "", f"≤ {limit.most:g}", number(median(values), 2), "", verdict])
+            rows.append([limit.title, gateway, "", f"≤ {limit.most:g}", number(median(values), 2), "", verdict])
     return rows
 
 
 def missed(results: Results, requested: Iterable[str], absent: Collection[str]) -> list[str]:
-    """Return what fails the run: bars that Dragoman's default misses, or that could have been judged and were not."""
+    """Return what fails the run: limits that Dragoman's default exceeds, or that should have been judged."""
     requested = set(requested)
-    lines = [f"{name}: {why}" for name, why in results.troubles.items() if name.startswith(f"{OURS}, ")]
-    for bar in BARS:
-        value, ratios = ratio(results, bar)
-        if bar.figure not in requested or (not ratios and _lane(bar.rival) in absent):
+    lines = [f"{name}: {why}" for name, why in results.problems.items() if name.startswith(f"{OURS}, ")]
+    for ratio_limit in RATIO_LIMITS:
+        value, ratios = ratio(results, ratio_limit)
+        if ratio_limit.figure not in requested or (not ratios and _gateway_of(ratio_limit.peer) in absent):
             continue
         if not ratios:
-            lines.append(f"{bar.figure} against {bar.rival}: not measured")
-        elif value > bar.most:
-            lines.append(f"{bar.figure} against {bar.rival}: {number(value, 2)}, bar {bar.limit}")
+            lines.append(f"{ratio_limit.figure} against {ratio_limit.peer}: not measured")
+        elif value > ratio_limit.most:
+            lines.append(
+                f"{ratio_limit.figure} against {ratio_limit.peer}: {number(value, 2)}, limit {ratio_limit.limit}"
+            )
     for limit in LIMITS if "growth" in requested else ():
         value = median(results.series(limit.figure, OURS))
         if not value <= limit.most:  # also true for NaN, if nothing was measured
-            lines.append(f"{limit.title}: {number(value, 2) or 'not measured'}, bar {limit.most:g}")
+            lines.append(f"{limit.title}: {number(value, 2) or 'not measured'}, limit {limit.most:g}")
     return lines
 
 
 def unjudged(results: Results, requested: Iterable[str], absent: Collection[str]) -> list[str]:
-    """Return the bars without a peer to compare with."""
+    """Return the figures whose limit has no peer to compare with."""
     requested = set(requested)
-    bars = (bar for bar in BARS if bar.figure in requested and _lane(bar.rival) in absent)
-    return [bar.figure for bar in bars if not ratio(results, bar)[1]]
+    without = [each for each in RATIO_LIMITS if each.figure in requested and _gateway_of(each.peer) in absent]
+    return [each.figure for each in without if not ratio(results, each)[1]]
 
 
-def _lane(rival: str) -> str:
-    return rival.partition(":")[0]
+def _gateway_of(peer: str) -> str:
+    return peer.partition(":")[0]
 
 
-BAR_HEAD = ("bar", "gateway", "against", "bar is", "measured", "rounds", "verdict")
+LIMIT_HEAD = ("limit", "gateway", "against", "at most", "measured", "rounds", "verdict")
 
 
 def start_rows(results: Results) -> list[list[str]]:
@@ -158,16 +170,16 @@ def start_rows(results: Results) -> list[list[str]]:
     return rows
 
 
-START_HEAD = ("gateway", "cold start to first answer, s", "spread", "its CPU, s", "idle memory, MB (PSS)")
+START_HEAD = ("gateway", "cold start to first response, s", "spread", "its CPU, s", "idle memory, MB (PSS)")
 
 
 def other_rows(results: Results) -> list[list[str]]:
-    """Return the rows of figures without a bar."""
+    """Return the rows of figures without a limit."""
     titles = {"held CPU": "% of a core, 1,000 streams held with one event a second each"}
     return [
-        [title, lane, number(median(values), 2)]
+        [title, gateway, number(median(values), 2)]
         for figure, title in titles.items()
-        for lane, values in results.figures.get(figure, {}).items()
+        for gateway, values in results.figures.get(figure, {}).items()
     ]
 
 
@@ -230,15 +242,15 @@ def _has(name: str) -> bool:
     return True
 
 
-def text(results: Results, lanes: Sequence[str], requested: Iterable[str]) -> str:
+def text(results: Results, gateways: Sequence[str], requested: Iterable[str]) -> str:
     """Return all tables that have rows."""
     sections = (
         (SCENARIO_HEAD, scenario_rows(results)),
         (START_HEAD, start_rows(results)),
         (("figure", "gateway", "value"), other_rows(results)),
         (WORKER_HEAD, worker_rows(results)),
-        (BAR_HEAD, judged(results, lanes, requested)),
-        (("not measured", "why"), [[name, why[:200]] for name, why in results.troubles.items()]),
+        (LIMIT_HEAD, judged(results, gateways, requested)),
+        (("not measured", "why"), [[name, why[:200]] for name, why in results.problems.items()]),
     )
     return "\n\n".join(table(head, rows) for head, rows in sections if rows)
 
@@ -247,15 +259,15 @@ def saved(results: Results, place: Path) -> None:
     """Write the results as JSON; missing numbers are null."""
     place.parent.mkdir(parents=True, exist_ok=True)
     cells = {
-        scenario: {lane: [_numbers(cell) for cell in values] for lane, values in lanes.items()}
-        for scenario, lanes in results.cells.items()
+        scenario: {gateway: [_numbers(cell) for cell in values] for gateway, values in gateways.items()}
+        for scenario, gateways in results.cells.items()
     }
     shared = {
         scenario: {count: [asdict(cell) for cell in values] for count, values in counts.items()}
         for scenario, counts in results.shared.items()
     }
     document = {"machine": machine(), "cells": cells, "figures": results.figures, "workers": shared}
-    place.write_text(json.dumps({**document, "troubles": results.troubles}, indent=1))
+    place.write_text(json.dumps({**document, "problems": results.problems}, indent=1))
 
 
 def _numbers(cell: Cell) -> dict[str, float | None]:

@@ -1,4 +1,4 @@
-"""The scenarios of the benchmark, the gateways measured in each, and the bars, as data."""
+"""The scenarios of the benchmark, the gateways measured in each, and the limits, as data."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Scenario:
     question: str
     stream: bool
     upstream: str  # the kind of response, which is also the requested model
-    rivals: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
     callers: int = 16
     paced: bool = False
-    per: str = "request"  # the unit of the bar; events are reported for every stream
+    per: str = "request"  # the unit of the limit; events are reported for every stream
     reads: bool = False  # translated through the canonical model even where bytes could pass unchanged
     size: int = SIZE  # characters of each message of a long question
 
@@ -80,13 +80,16 @@ BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 
 @dataclass(frozen=True)
-class Bar:
-    """Our figure relative to a peer's in the same run: the median of the rounds' ratios must not exceed `most`."""
+class RatioLimit:
+    """Our figure relative to a peer's in the same run: the median of the rounds' ratios must not exceed `most`.
+
+    `goal` is a lower ratio to reach.
+    """
 
     figure: str  # a scenario, or "cold start", "idle memory"
-    rival: str
+    peer: str
     most: float
-    aim: float | None = None
+    goal: float | None = None
     shown: str = ""
 
     @property
@@ -95,24 +98,24 @@ class Bar:
         return self.shown or f"{self.most:g}"
 
 
-BARS = (
-    Bar("A", TENSORZERO, 0.6),
-    Bar("B", TENSORZERO, 0.1),
-    Bar("BM", TENSORZERO, 0.25, aim=0.24),
-    Bar("C", ROUTER, 0.15, aim=0.14),
-    Bar("D", f"{LITELLM}:C", 1 / 60, shown="1/60"),
-    Bar("E", TENSORZERO, 0.6),
-    Bar("E2", f"{OURS}:E", 3.0),
-    Bar("P", TENSORZERO, 0.65),
-    Bar("PC", ROUTER, 0.4),
-    Bar("cold start", LITELLM, 1 / 30, shown="1/30"),
-    Bar("idle memory", LITELLM, 1 / 8, shown="1/8"),
+RATIO_LIMITS = (
+    RatioLimit("A", TENSORZERO, 0.6),
+    RatioLimit("B", TENSORZERO, 0.1),
+    RatioLimit("BM", TENSORZERO, 0.25, goal=0.24),
+    RatioLimit("C", ROUTER, 0.15, goal=0.14),
+    RatioLimit("D", f"{LITELLM}:C", 1 / 60, shown="1/60"),
+    RatioLimit("E", TENSORZERO, 0.6),
+    RatioLimit("E2", f"{OURS}:E", 3.0),
+    RatioLimit("P", TENSORZERO, 0.65),
+    RatioLimit("PC", ROUTER, 0.4),
+    RatioLimit("cold start", LITELLM, 1 / 30, shown="1/30"),
+    RatioLimit("idle memory", LITELLM, 1 / 8, shown="1/8"),
 )
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A bar without a peer: a figure of the growth tests that must not exceed `most`."""
+    """A figure of the growth tests that must not exceed `most`."""
 
     figure: str
     title: str

@@ -1,6 +1,6 @@
 """Running servers to measure: gateways, the relay, and the upstream without a gateway. Starts processes.
 
-A lane is one such server in the report.
+The report has rows for each of them.
 """
 
 from __future__ import annotations
@@ -71,22 +71,22 @@ class MeasuredServer(Protocol):
         """Return the CPU seconds used so far."""
 
 
-def body_of(lane: MeasuredServer, scenario: Scenario) -> bytes:
+def body_of(server: MeasuredServer, scenario: Scenario) -> bytes:
     """Return the request body of a scenario for a server."""
-    model = lane.target(scenario)[3]
+    model = server.target(scenario)[3]
     return request_body(scenario.client, scenario.question, model, stream=scenario.stream, size=scenario.size)
 
 
-def request_bytes(lane: MeasuredServer, scenario: Scenario) -> bytes:
+def request_bytes(server: MeasuredServer, scenario: Scenario) -> bytes:
     """Return the whole HTTP request of a scenario for a server."""
-    port, path, headers, _ = lane.target(scenario)
-    return load.request(f"127.0.0.1:{port}", path, headers, body_of(lane, scenario))
+    port, path, headers, _ = server.target(scenario)
+    return load.request(f"127.0.0.1:{port}", path, headers, body_of(server, scenario))
 
 
-def check_response(lane: MeasuredServer, scenario: Scenario) -> int:
+def check_response(server: MeasuredServer, scenario: Scenario) -> int:
     """Send one request, check the response and return its size. Raises WrongResponse, OSError, HTTPException."""
-    port, path, headers, _ = lane.target(scenario)
-    raw, content = response_check.ask(port, path, headers, body_of(lane, scenario))
+    port, path, headers, _ = server.target(scenario)
+    raw, content = response_check.ask(port, path, headers, body_of(server, scenario))
     response_check.compare(content, canned_response(scenario.upstream).content)
     return len(raw)
 

@@ -28,7 +28,7 @@ except ImportError:  # uvloop is optional, but faster
 # timers. With BENCH_GRID=64 each of 64 streams has its own time slot: a gateway then wakes up for every single event,
 # and the kernel's share of the cost grows for all gateways.
 GRID, PERIOD = int(os.environ.get("BENCH_GRID", "10")), 0.01
-HELD, HELD_PERIOD = 1000, 1.0
+OPEN_STREAMS, OPEN_PERIOD = 1000, 1.0
 
 
 class Stream:
@@ -176,7 +176,7 @@ async def serve() -> None:
     """Serve all kinds of responses, and print the ports."""
     loop = asyncio.get_running_loop()
     sizes: dict[str, int] = {}
-    pacers = {"paced": Pacer(GRID, PERIOD), "held": Pacer(HELD, HELD_PERIOD)}
+    pacers = {"paced": Pacer(GRID, PERIOD), "held": Pacer(OPEN_STREAMS, OPEN_PERIOD)}
     ports = {}
     for kind in KINDS:
         factory = partial(UpstreamConnection, kind, sizes, pacers.get(kind))

@@ -64,6 +64,7 @@ class Server(asyncio.Protocol):
             self.tick(EVENTS)
 
     def tick(self, left: int) -> None:
+        """Send an event, and the `left - 1` others after a pause each."""
         if left:
             self.write(CHUNK)
             asyncio.get_running_loop().call_later(GAP, self.tick, left - 1)
@@ -75,6 +76,7 @@ class Server(asyncio.Protocol):
 
 
 async def serve(cert: str) -> None:
+    """Serve until the process ends, and print the port; with TLS if `cert` names a chain."""
     context = None
     if cert:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -129,6 +131,7 @@ async def asking(client: str, url: str, ca: str):  # type: ignore[no-untyped-def
 
 
 async def measure(client: str, scenario: str, url: str, ca: str) -> dict[str, float]:
+    """Return the CPU time and page faults per unit of one client in one scenario."""
     size = 0
     _, wide, rounds, per, each = SCENARIOS[scenario]
 
@@ -155,6 +158,7 @@ async def measure(client: str, scenario: str, url: str, ca: str) -> dict[str, fl
 
 
 def cell(client: str, loop: str, scenario: str, url: str, ca: str) -> dict[str, float]:
+    """Run `measure` in a process of its own and return its figures."""
     command = [sys.executable, "-m", "bench.codecs.client", "--cell", client, loop, scenario, url, ca]
     seen: dict[str, float] = json.loads(subprocess.run(pinned(0, command), check=True, capture_output=True).stdout)
     return seen
@@ -182,6 +186,7 @@ def certificate(folder: Path) -> tuple[str, str]:
 
 
 def compare(title: str, rounds: int, url: str, ca: str) -> None:
+    """Measure all clients and loops, and print one table."""
     loops = ["asyncio", *(["uvloop"] if importlib.util.find_spec("uvloop") else [])]
     clients = [name for name in CLIENTS if name == "dragoman" or importlib.util.find_spec(name)]
     columns = [(client, loop) for client in clients for loop in loops if client != "httpx" or loop == loops[-1]]
@@ -202,6 +207,7 @@ def compare(title: str, rounds: int, url: str, ca: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
+    """Compare the clients; `--serve` and `--cell` are the child processes of a comparison."""
     if arguments[:1] == ["--serve"]:
         asyncio.run(serve(arguments[1]))
     elif arguments[:1] == ["--cell"]:

@@ -1,7 +1,7 @@
-"""What recovering raw tool calls costs: microseconds a delta of five characters, and the bars it must stay under.
+"""What recovering raw tool calls costs: microseconds a delta of five characters, and the limits it must stay under.
 
-Every format is measured while a long string argument streams, by itself and in `auto`'s company. The bar of 2 µs is for
-a quiet machine of the project's class. A busy one is judged by the ratio to a loop that only decodes and re-encodes the
+Every format is measured while a long string argument streams, by itself and with `auto`. The limit of 2 µs is for a
+quiet machine of the project's class. A busy one is judged by the ratio to a loop that only decodes and re-encodes the
 same frames, measured in the same run. The cost is flat: a delta near the end of 80,000 costs what one of the first
 1,000 costs. `auto` with all tables costs plain text at most 1.2 times what one table costs.
 Run: python -m bench.codecs.raw_tools [FORMAT ...]
@@ -27,7 +27,7 @@ from dragoman.wire import jsonio
 DELTAS = 80_000
 FIRST = 1_000  # deltas at the beginning, which those at the end are compared with
 SIZE = 5
-BAR = 2.0  # µs a delta
+LIMIT = 2.0  # µs a delta
 QUIET = 0.65  # µs: decoding and re-encoding one frame on a quiet machine of the class
 DRIFT = 1.2  # the last deltas to the first
 AUTO = 1.2  # all tables to one, on plain text
@@ -106,6 +106,7 @@ def cut(text: str) -> list[str]:
 
 
 def escaped(text: str) -> str:
+    """Return the text as it is inside a JSON string."""
     return str(jsonio.quote(text), "utf-8")[1:-1]
 
 
@@ -117,6 +118,7 @@ class Stream(Struct, frozen=True):
     choice: str = "auto"
 
     def engine(self) -> Engine:
+        """Return an engine that has read the opening."""
         started = Engine(self.choice, DeclaredTools(TOOLS), CallIds())
         started.feed(self.before)
         return started
@@ -152,6 +154,7 @@ def read(stream: Stream) -> Stream:
 
 
 def timed(work: Callable[[], object]) -> float:
+    """Return the seconds that one call takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -201,18 +204,18 @@ def floor(deltas: Sequence[str]) -> float:
 
 def through_the_filter(deltas: Sequence[str]) -> float:
     """Measure the response filter, one event per frame: µs a frame."""
-    _, make_back = RawTools().forward(
+    _, make_filter = RawTools().forward(
         Conversation("kimi", (Message("user", (Text("x"),)),), tools=TOOLS), Notes(), Facts()
     )
-    if make_back is None:
+    if make_filter is None:
         raise SystemExit("raw_tools is off")
-    back = make_back(Notes(), BlockKeys(1))
-    back.feed((Started("r", "m"), BlockStarted(0, Text(""))))
+    response_filter = make_filter(Notes(), BlockKeys(1))
+    response_filter.feed((Started("r", "m"), BlockStarted(0, Text(""))))
     frames: list[Events] = [(TextDelta(0, delta),) for delta in deltas]
 
     def work() -> None:
         for frame in frames:
-            back.feed(frame)
+            response_filter.feed(frame)
 
     return min(timed(work) for _ in range(3)) / len(frames) * 1e6
 
@@ -254,19 +257,22 @@ class Cost(Struct):
 
     @property
     def ratio(self) -> float:
+        """The cost in parts of the cost of the plain codec."""
         return self.times.mean / self.codec
 
     @property
     def drift(self) -> float:
+        """The cost of the last deltas in parts of the cost of the first ones."""
         return self.times.last / self.times.first
 
     @property
     def good(self) -> bool:
-        return (self.times.mean <= BAR or self.ratio <= BAR / QUIET) and self.drift <= DRIFT
+        """Whether the cost meets its limits."""
+        return (self.times.mean <= LIMIT or self.ratio <= LIMIT / QUIET) and self.drift <= DRIFT
 
 
 def measured(stream: Stream) -> Cost:
-    """Measure until the bars are met, a few times at most. What is really too slow, or slows down, always is."""
+    """Measure until the limits are met, a few times at most. What is really too slow, or slows down, always is."""
     tries: list[Cost] = []
     while len(tries) < ATTEMPTS:
         tries.append(Cost(times(stream), floor(stream.deltas)))
@@ -282,6 +288,7 @@ def all_to_one(found: dict[str, Stream]) -> float:
 
 
 def main(names: Sequence[str] = ()) -> int:
+    """Print the cost of the named streams, or of all; return 1 if one misses its limit."""
     missed: list[str] = []
     found = streams()
     print(f"{'stream':22} {'µs/delta':>9} {'codec':>6} {'ratio':>6} {'last/first':>10}")
@@ -293,7 +300,7 @@ def main(names: Sequence[str] = ()) -> int:
         print(f"{name:22} {figures}  {verdict(cost.good)}", flush=True)
         if not cost.good:
             missed.append(name)
-    print(f"the bar is {BAR} µs or, on a busy machine, {BAR / QUIET:.1f} times the codec; last/first {DRIFT}")
+    print(f"the limit is {LIMIT} µs or, on a busy machine, {LIMIT / QUIET:.1f} times the codec; last/first {DRIFT}")
     if not names:
         missed += rest(found)
     if missed:
@@ -302,16 +309,17 @@ def main(names: Sequence[str] = ()) -> int:
 
 
 def rest(found: dict[str, Stream]) -> list[str]:
-    """Print the figures that are not of one stream; return the names of those that miss their bar."""
+    """Print the figures that are not of one stream; return the names of those that exceed their limit."""
     print(f"{'prose, whole filter':22} {through_the_filter(found['prose'].deltas):9.2f}")
     ratio, grown, late = all_to_one(found), growth(), delay()
-    print(f"auto with all tables: {ratio:.2f} times one table on prose, the bar is {AUTO}  {verdict(ratio <= AUTO)}")
+    print(f"auto with all tables: {ratio:.2f} times one table on prose, the limit is {AUTO}  {verdict(ratio <= AUTO)}")
     print(f"memory after 8 MB of arguments: {grown:+} bytes  {verdict(grown < GROWTH)}")
     print(f"first argument byte: {late} deltas after it arrived  {verdict(late <= 1)}")
     return ["auto"] * (ratio > AUTO) + ["memory"] * (grown >= GROWTH) + ["delay"] * (late > 1)
 
 
 def verdict(good: bool) -> str:
+    """Return the last word of a row of the table."""
     return "ok" if good else "MISSED"
 
 

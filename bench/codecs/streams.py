@@ -14,6 +14,7 @@ EVENTS = 10_000
 
 
 def main() -> int:
+    """Print the CPU time of each translation of a stream."""
     print("microseconds of CPU an event, 1 and 10 events a read\n")
     for (title, source), frames in _streams().items():
         for target in ("anthropic", "openai"):

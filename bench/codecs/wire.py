@@ -1,7 +1,7 @@
-"""What framing costs: microseconds a frame, and for event streams the bar it must stay under.
+"""What framing costs: microseconds a frame, and for event streams the limit it must stay under.
 
-The bar is a ratio to botocore's decoder measured in the same run, because machines differ: a plain struct decoder with
-both checksums against botocore's EventStreamBuffer.
+The limit is a ratio to the decoder of botocore, measured in the same run, because machines differ: a struct decoder
+with both checksums against botocore's EventStreamBuffer.
 Run: python -m bench.codecs.wire
 """
 
@@ -24,8 +24,8 @@ except ImportError:
 
 FRAMES = 2000
 MIB = 1024 * 1024
-# chunking: (size of a read, our bar in parts of botocore's time)
-BARS = {
+# chunking: (size of a read, our limit in parts of botocore's time)
+LIMITS = {
     "one message per read": (0, 4.3 / 18.5),
     "one 388 KB buffer": (1 << 30, 2.1 / 25.7),
     "64 KiB reads": (65536, 2.0 / 16.7),
@@ -51,6 +51,7 @@ def best(work: Callable[[], object], frames: int = FRAMES, repeat: int = 5) -> f
 
 
 def reads(messages: list[bytes], size: int) -> list[bytes]:
+    """Return the messages as reads of `size` bytes; 0: one message per read."""
     if not size:
         return messages
     whole = b"".join(messages)
@@ -58,6 +59,7 @@ def reads(messages: list[bytes], size: int) -> list[bytes]:
 
 
 def ours(make: Callable[[], SseDecoder | EventStreamDecoder], chunks: Iterable[bytes], frames: int) -> None:
+    """Decode the chunks with a decoder of this project, and check the number of frames."""
     decoder = make()
     count = 0
     for chunk in chunks:
@@ -70,6 +72,7 @@ def ours(make: Callable[[], SseDecoder | EventStreamDecoder], chunks: Iterable[b
 
 
 def botocores(chunks: Iterable[bytes], frames: int) -> None:
+    """Decode the chunks with botocore, and check the number of frames."""
     buffer = EventStreamBuffer()
     count = 0
     for chunk in chunks:
@@ -81,22 +84,23 @@ def botocores(chunks: Iterable[bytes], frames: int) -> None:
 
 
 def event_stream() -> bool:
-    """Print the event stream's table; return whether every bar was met."""
+    """Print the event stream's table; return whether every limit was met."""
     messages = [encode_event("contentBlockDelta", text) for text in TEXTS]
     good = True
-    print(f"event stream decode, {sum(map(len, messages)) // FRAMES}-byte messages   ours  botocore  ratio    bar")
-    for name, (size, bar) in BARS.items():
+    print(f"event stream decode, {sum(map(len, messages)) // FRAMES}-byte messages   ours  botocore  ratio  limit")
+    for name, (size, limit) in LIMITS.items():
         chunks = reads(messages, size)
-        mine = best(partial(ours, EventStreamDecoder, chunks, FRAMES))
+        own = best(partial(ours, EventStreamDecoder, chunks, FRAMES))
         theirs = best(partial(botocores, chunks, FRAMES)) if EventStreamBuffer else float("nan")
-        met = not mine / theirs > bar
+        met = not own / theirs > limit
         good = good and met
-        print(f"  {name:41} {mine:8.2f} {theirs:9.2f} {mine / theirs:6.3f} {bar:6.3f}{'' if met else '  TOO SLOW'}")
+        print(f"  {name:41} {own:8.2f} {theirs:9.2f} {own / theirs:6.3f} {limit:6.3f}{'' if met else '  TOO SLOW'}")
     print(f"  {'encode':41} {best(lambda: [encode_event('contentBlockDelta', TEXT) for _ in range(FRAMES)]):8.2f}")
     return good
 
 
 def sse() -> None:
+    """Print the cost of server-sent events."""
     print("\nSSE, microseconds a frame")
     shapes = {
         "data": encode_sse(b"", CHUNK),
@@ -105,7 +109,7 @@ def sse() -> None:
         "event + data + id": b"id: 7\n" + encode_sse(b"content_block_delta", CHUNK),
     }
     for shape, frame in shapes.items():
-        cuts = [reads([frame] * FRAMES, size) for size, _ in BARS.values()]
+        cuts = [reads([frame] * FRAMES, size) for size, _ in LIMITS.values()]
         cells = [best(partial(ours, SseDecoder, chunks, FRAMES)) for chunks in cuts]
         print(f"  decode {shape:20}" + "".join(f"{cell:9.2f}" for cell in cells))
     print(f"  {'':27}" + "".join(f"{name:>9}" for name in ("one", "whole", "64 KiB", "1 KiB", "16 B")))
@@ -137,6 +141,7 @@ def large() -> bool:
 
 
 def rest() -> None:
+    """Print the cost of the marker search and of JSON."""
     print("\nother, microseconds")
     markers = Markers(["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"])
     for name, work in {
@@ -148,12 +153,13 @@ def rest() -> None:
 
 
 def main() -> int:
+    """Print all tables; return 1 if a decoder misses its limit."""
     good = event_stream()
     sse()
     good = large() and good
     rest()
     if not good:
-        print("\nslower than the bar", file=sys.stderr)
+        print("\nslower than the limit", file=sys.stderr)
     return 0 if good else 1
 
 
