@@ -36,7 +36,8 @@ def _few(client: Client) -> bool:
 
 
 def _two(upstreams: tuple[str, ...], number: int) -> tuple[str, ...]:
-    return upstreams[0], upstreams[1 + number % (len(upstreams) - 1)]
+    others = upstreams[1:]
+    return upstreams[0], *(others[number % len(others)] for _ in others[:1])
 
 
 @pytest.fixture(scope="session")
