@@ -349,8 +349,9 @@ async def run_attempts(context: RequestContext, client_request: ClientRequest, d
         context.record.capture.session = client_request.session.affinity
     if (accounting := context.services.accounting) is not None:
         targets = await accounting.reserve(context, client_request, targets)
-    session, cache_holders = client_request.session.cache, context.services.cache_holders
-    targets = cache_holders.order_targets(session, client_request.parameters.model, targets, context.upstreams.by_name)
+    if len(targets) > 1 and (session := client_request.session.cache):
+        holders, model = context.services.cache_holders, client_request.parameters.model
+        targets = holders.order_targets(session, model, targets, context.upstreams.by_name)
     for target in targets:
         backend, is_bound, is_tried = context.upstreams.by_name[target.upstream.name], False, False
         try:
@@ -447,8 +448,8 @@ async def _attempt(
         if (fault := await delivery.deliver(response, flight)) is None:
             permit.succeeded()
             backend.failures, backend.last_ok_at = 0, time.time()
-            session = client_request.session.cache
-            context.services.cache_holders.remember(session, record.model, backend, credential.name, record.usage)
+            if session := client_request.session.cache:
+                context.services.cache_holders.remember(session, record.model, backend, credential.name, record.usage)
         else:
             failed = UpstreamFault("", fault=fault)
             schedule_report(context, client_request, backend, response, failed)
@@ -477,9 +478,10 @@ async def _send(
     flight = client_request.mark_sent(permit, backend, credential)
     assert flight.plan is not None
     try:
-        sent = flight.plan.translated
-        response = await backend.open(request, credential, sent, client_request.mark_signed)
-        if (capture := client_request.context.record.capture) is not None:
+        sent, context = flight.plan.translated, client_request.context
+        is_watched = context.services.refusals.enabled or context.record.capture is not None
+        response = await backend.open(request, credential, sent, client_request.mark_signed if is_watched else None)
+        if (capture := context.record.capture) is not None:
             capture.answered(response.status, response.headers)
         return response, flight
     finally:

@@ -35,6 +35,7 @@ from dragoman.wire.jsonio import Json
 
 SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id", "session_id", "x-session-affinity")
 _AGENT_HEADERS = ("x-claude-code-agent-id", "x-openai-subagent")  # an agent has a prompt, and so a cache, of its own
+_SESSION_OR_AGENT = frozenset((*SESSION_HEADERS, *_AGENT_HEADERS))
 # Claude Code's user id: a JSON object, or in older versions `user_HASH_account_UUID_session_UUID`.
 _SESSION_IN_USER = re.compile(r'"session_id"\s*:\s*"([^"]{1,128})"|_session_([0-9a-fA-F-]{8,64})\Z')
 _CACHE_KEY = "prompt_cache_key"
@@ -255,12 +256,13 @@ class ClientSession(Struct, frozen=True):
 
 def find_session(request: HttpRequest, parameters: Conversation, owner: str) -> ClientSession:
     """Return the session of a request from its headers, its user id or its own key of the prompt cache."""
-    headers = {name: value for name, value in request.headers if value}
-    named = next((headers[name] for name in SESSION_HEADERS if name in headers), "")
-    if not named and (found := _SESSION_IN_USER.search(parameters.user)):
+    headers = {name: value for name, value in request.headers if name in _SESSION_OR_AGENT and value}
+    named = next((headers[name] for name in SESSION_HEADERS if name in headers), "") if headers else ""
+    key = ""
+    if not named and parameters.user and (found := _SESSION_IN_USER.search(parameters.user)):
         named = found[1] or found[2]
-    agent = next((headers[name] for name in _AGENT_HEADERS if name in headers), "")
-    key = _cache_key(owner, named, agent) if named else ""
+    if named:
+        key = _cache_key(owner, named, next((headers[name] for name in _AGENT_HEADERS if name in headers), ""))
     own = parameters.extra.fields.get(_CACHE_KEY) if parameters.extra is not None else None
     return ClientSession(named or (own if isinstance(own, str) else "") or parameters.user, key)
 
@@ -291,7 +293,7 @@ class CacheHolders:
     def remember(self, session: str, model: str, backend: Backend, credential: str, usage: Usage | None) -> None:
         """Record who answered, if the answer reports a prompt cache."""
         seconds = backend.upstream.limits.cache_affinity
-        if not session or not seconds or usage is None or not (usage.cache_read or usage.cache_write):
+        if not seconds or usage is None or not (usage.cache_read or usage.cache_write):
             return
         self._holders[session, model] = CacheHolder(backend.name, credential, self._clock() + seconds)
         self._holders.move_to_end((session, model))
@@ -307,7 +309,7 @@ class CacheHolders:
         self, session: str, model: str, targets: Sequence[Target], backends: dict[str, Backend]
     ) -> Sequence[Target]:
         """Return the targets with the one that holds the cache first, unless it is in cooldown."""
-        holder = self.find(session, model) if len(targets) > 1 else None
+        holder = self.find(session, model)
         if holder is None:
             return targets
         return _first(targets, lambda target: _is_ready(backends[target.upstream.name], holder, target.model))

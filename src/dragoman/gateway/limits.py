@@ -89,6 +89,8 @@ def is_large(body: bytes, offload: int) -> bool:
     """Return whether the job process must parse a body: it is long, or contains very many objects."""
     if not offload or len(body) > offload:
         return offload > 0
+    if _OBJECT * len(body) <= offload:  # also if it consisted of braces alone
+        return False
     # For a byte that is rare, this is ten times as fast as `bytes.count`, and it stops at a bound.
     objects = len(body) - len(body.replace(b"{", b"", offload // _OBJECT + 1))
     arrays = len(body) - len(body.replace(b"[", b"", offload // _ARRAY + 1))

@@ -14,7 +14,6 @@ from msgspec import Struct
 from dragoman._version import __version__
 from dragoman.gateway.records import Outcome, Record
 
-_TOKENS = ("input", "output", "cache_read", "cache_write")  # kinds of them
 _LABELS = ("dialect", "upstream", "model")
 _SCOPE = ("upstream", "credential", "models", "state")
 _MAX_MODELS = 100  # different values of a label
@@ -104,8 +103,12 @@ class Metrics:
         if record.first_byte is not None:
             counts.first.observe(record.first_byte)
         if (usage := record.usage) is not None:
-            for kind in _TOKENS:
-                counts.tokens[kind] += getattr(usage, kind)
+            tokens = counts.tokens
+            tokens["input"] += usage.input
+            tokens["output"] += usage.output
+            if usage.cache_read or usage.cache_write:
+                tokens["cache_read"] += usage.cache_read
+                tokens["cache_write"] += usage.cache_write
 
 
 def render_metrics(meters: Metrics, now: GaugeSnapshot) -> bytes:

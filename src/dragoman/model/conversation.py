@@ -175,12 +175,12 @@ class Conversation(Node, frozen=True):
     @property
     def needs_same_service(self) -> bool:
         """Whether only one service can answer: the one that stores the state to which the request refers."""
-        return any(each.has_turns or each.is_stored for each in self.server_state)
+        return bool(self.server_state) and any(each.has_turns or each.is_stored for each in self.server_state)
 
     @property
     def is_job(self) -> bool:
         """Whether the request starts a job, so that a retry would start a second one."""
-        return any(each.is_job for each in self.server_state)
+        return bool(self.server_state) and any(each.is_job for each in self.server_state)
 
 
 def without_messages(conversation: Conversation) -> Conversation:
