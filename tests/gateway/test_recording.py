@@ -331,7 +331,7 @@ def test_old_recordings_are_deleted_though_nothing_is_recorded(tmp_path: Path, m
 
 
 def test_what_does_not_fit_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "MAX_HELD", 200_000)
+    monkeypatch.setattr(recorder, "MAX_CAPTURE_BYTES", 200_000)
     text = "x" * 300_000
     with gateway_with_simulator(SCRIPT, tmp_path, "openai", **FULL) as (harness, _):
         ask(harness, text=text)
@@ -344,7 +344,7 @@ def test_what_does_not_fit_is_left_out_and_named(tmp_path: Path, monkeypatch: py
         harness,
         _,
     ):
-        monkeypatch.setattr(recorder, "MAX_HELD", 64 * 1024 * 1024)
+        monkeypatch.setattr(recorder, "MAX_CAPTURE_BYTES", 64 * 1024 * 1024)
         ask(harness, text=text)
         [long] = wait_for_recordings(tmp_path / "small", 1)
     assert long.request.truncated == ("upstream_body", "client_body")
@@ -369,7 +369,7 @@ def test_the_memory_of_captures_is_given_back(tmp_path: Path) -> None:
             client.leave(reset=True)
         harness.request("/v1/messages", {"model": "x" * 100_000})
         wait_for_recordings(tmp_path, 22)
-        wait_until(lambda: current._taken == current._given_back)
+        wait_until(lambda: current._reserved_bytes == current._released_bytes)
 
 
 # --- processes

@@ -262,7 +262,7 @@ class ClientRequest:
     def mark_signed(self, base_url: str, rendered: HttpRequest, signed: HttpRequest) -> None:
         """Remember the head of a request as it is sent, and what the credential added to its body."""
         if self.context.record.capture is not None:
-            self.context.record.capture.sent(self.context.record, base_url, signed)
+            self.context.record.capture.note_request(self.context.record, base_url, signed)
         if self.context.services.refusals.enabled:
             added = len(signed.body) - len(rendered.body)
             prefix = signed.body[: added + 1] if added > 0 else b""
@@ -482,7 +482,7 @@ async def _send(
         is_watched = context.services.refusals.enabled or context.record.capture is not None
         response = await backend.open(request, credential, sent, client_request.mark_signed if is_watched else None)
         if (capture := context.record.capture) is not None:
-            capture.answered(response.status, response.headers)
+            capture.note_response(response.status, response.headers)
         return response, flight
     finally:
         del request

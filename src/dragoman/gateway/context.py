@@ -72,7 +72,7 @@ class RequestContext(Struct, frozen=True):
         """Send a whole response with status 200."""
         self.record.status = 200
         if self.record.capture is not None:
-            self.record.capture.responded(200, headers, body)
+            self.record.capture.note_whole_response(200, headers, body)
         self.exchange.whole(200, headers, body)
 
 

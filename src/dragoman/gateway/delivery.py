@@ -258,7 +258,7 @@ class StreamDelivery:
         payload = self._client.codec.encoder(self._client_request.parameters, SYSTEM_ENVIRONMENT).ping()
         data = b"" if payload is None else self._client.binding.encode_frame(payload)
         if self._capture is not None:
-            self._capture.wrote(data)
+            self._capture.note_written(data)
         return data
 
     def _error(self, fault: Fault) -> bytes:
@@ -271,7 +271,7 @@ class StreamDelivery:
         )
         data = b"".join([self._client.binding.encode_frame(payload) for payload in payloads])
         if self._capture is not None:
-            self._capture.wrote(data)
+            self._capture.note_written(data)
         return data
 
     def _without_bare(self, data: bytes) -> bytes:

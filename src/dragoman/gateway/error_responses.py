@@ -85,5 +85,5 @@ class ErrorResponses:
         record.dialect, record.status = record.dialect or dialect.name, response.status
         exchange.last = exchange.last or fault.status in _UNREAD
         if record.capture is not None:
-            record.capture.responded(response.status, response.headers, response.body)
+            record.capture.note_whole_response(response.status, response.headers, response.body)
         exchange.whole(response.status, (*response.headers, *headers), response.body)

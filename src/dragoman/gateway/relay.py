@@ -240,7 +240,7 @@ class RelayDelivery:
         fault = client.codec.render_fault(self._context.services.log.redactor.upstream_fault(error.fault))
         event = b"%b\n" % fault if kind == NDJSON else b"\n\ndata: %b\n\n" % fault
         if record.capture is not None:
-            record.capture.wrote(event)
+            record.capture.note_written(event)
         self._exchange.chunk(event, last=True)
 
     def _set_usage(self, usage: Usage | None) -> None:
