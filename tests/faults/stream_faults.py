@@ -37,7 +37,7 @@ from dragoman.simulator.faults.frames import (
     Swap,
 )
 from dragoman.simulator.faults.response import Pieces, Slicer, pieces_of
-from dragoman.simulator.response import Piece
+from dragoman.simulator.response import BodyPiece
 from dragoman.translate import plan
 from dragoman.wire.http import HttpRequest
 from tests.faults.checks import Probe
@@ -51,7 +51,7 @@ STREAM_REQUEST = Conversation("m", (), stream=True)
 class Rewrite(ProxyFault, frozen=True, kw_only=True):
     """A fault that rewrites the list of frames."""
 
-    how: Callable[[list[bytes]], Iterable[Piece]]
+    how: Callable[[list[bytes]], Iterable[BodyPiece]]
 
     async def frames(self, frames: Pieces) -> Pieces:
         whole = [piece async for piece in frames if isinstance(piece, bytes)]

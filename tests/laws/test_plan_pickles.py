@@ -48,7 +48,7 @@ def request_of(client: str, *, stream: bool = True, model: str = "claude-sonnet-
 
 def through_pickles(work: Any, body: bytes | None, request_id: str = "req") -> tuple[Any, bytes]:
     """What the job process answers to a job, through the bytes that go between the processes."""
-    reply, beside = JOB_RUNNER.answer(pickle.loads(pickle.dumps(JobMessage(work, request_id))), body)
+    reply, beside = JOB_RUNNER.run_job(pickle.loads(pickle.dumps(JobMessage(work, request_id))), body)
     found: JobResult = pickle.loads(pickle.dumps(reply))
     assert not found.failed
     if found.error is not None:

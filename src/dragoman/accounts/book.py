@@ -52,7 +52,7 @@ _STORE_DOWN = Fault(
 )
 
 
-Level: TypeAlias = Literal["info", "warning", "error"]
+ReportLevel: TypeAlias = Literal["info", "warning", "error"]
 
 
 class LimitReached(ClientFault):
@@ -79,7 +79,7 @@ class AccountBook:
     def __init__(
         self,
         store: Store,
-        report: Callable[[Level, str], None],
+        report: Callable[[ReportLevel, str], None],
         on_revoked: Callable[[str], None],
         *,
         retention: float = inf,

@@ -22,7 +22,7 @@ from dragoman.errors import LocalMisuse
 from dragoman.model.patterns import is_pattern
 from dragoman.wire import jsonio
 
-Table: TypeAlias = dict[str, object]
+PriceTable: TypeAlias = dict[str, object]
 
 # What other lists call the providers of our price file.
 _PROVIDERS = {
@@ -178,7 +178,7 @@ def _day(value: object) -> date | None:
         return None
 
 
-def _is_table(value: object) -> TypeGuard[Table]:
+def _is_table(value: object) -> TypeGuard[PriceTable]:
     return isinstance(value, dict)
 
 
@@ -195,7 +195,9 @@ _LITELLM = {
 }
 
 
-def _litellm(tables: Mapping[str, Table], providers: Collection[str] | None, left_out: Counter[str]) -> Iterator[_Row]:
+def _litellm(
+    tables: Mapping[str, PriceTable], providers: Collection[str] | None, left_out: Counter[str]
+) -> Iterator[_Row]:
     for name, table in tables.items():
         if name == "sample_spec":  # it describes the format
             continue
@@ -205,7 +207,7 @@ def _litellm(tables: Mapping[str, Table], providers: Collection[str] | None, lef
             left_out[str(reason)] += 1
 
 
-def _litellm_row(name: str, table: Table, providers: Collection[str] | None) -> _Row:
+def _litellm_row(name: str, table: PriceTable, providers: Collection[str] | None) -> _Row:
     theirs = str(table.get("litellm_provider", ""))
     provider = _provider(theirs, providers)
     if table.get("mode") not in _MODES:
@@ -223,7 +225,7 @@ def _litellm_row(name: str, table: Table, providers: Collection[str] | None) -> 
     return _Row(provider, model, rates, tiers, _day(table.get("deprecation_date")), note)
 
 
-def _litellm_tiers(table: Table, base: dict[str, int]) -> dict[int, dict[str, int]]:
+def _litellm_tiers(table: PriceTable, base: dict[str, int]) -> dict[int, dict[str, int]]:
     """Return the rates of fields such as `input_cost_per_token_above_200k_tokens`."""
     sizes = {found[1] for field in table if (found := _ABOVE.search(field))}
     tiers: dict[int, dict[str, int]] = {}
@@ -235,7 +237,7 @@ def _litellm_tiers(table: Table, base: dict[str, int]) -> dict[int, dict[str, in
     return tiers
 
 
-def _litellm_steps(steps: list[Table], base: dict[str, int]) -> tuple[dict[str, int], dict[int, dict[str, int]]]:
+def _litellm_steps(steps: list[PriceTable], base: dict[str, int]) -> tuple[dict[str, int], dict[int, dict[str, int]]]:
     """Return the rates and tiers of `tiered_pricing`: a list of rates with ranges of tokens, such as [0, 32000]."""
     found: dict[int, dict[str, int]] = {}
     for step in steps:
@@ -254,7 +256,7 @@ _MODELS_DEV = {name: name for name in ("input", "output", "cache_read", "cache_w
 
 
 def _models_dev(
-    tables: Mapping[str, Table], providers: Collection[str] | None, left_out: Counter[str]
+    tables: Mapping[str, PriceTable], providers: Collection[str] | None, left_out: Counter[str]
 ) -> Iterator[_Row]:
     for name, table in tables.items():
         models = table.get("models")
@@ -265,7 +267,7 @@ def _models_dev(
                 left_out[str(reason)] += 1
 
 
-def _models_dev_row(provider: str, model: str, entry: Table) -> _Row:
+def _models_dev_row(provider: str, model: str, entry: PriceTable) -> _Row:
     modalities, cost = entry.get("modalities"), entry.get("cost")
     outputs = modalities.get("output") if _is_table(modalities) else None
     if isinstance(outputs, list) and "text" not in outputs:
@@ -286,7 +288,7 @@ def _models_dev_row(provider: str, model: str, entry: Table) -> _Row:
     return _Row(provider, model, rates, tiers)
 
 
-def _addresses(tables: Mapping[str, Table]) -> dict[str, tuple[str, ...]]:
+def _addresses(tables: Mapping[str, PriceTable]) -> dict[str, tuple[str, ...]]:
     """Return the addresses of the providers that have one, such as `api.example.com/v1/*`."""
     found: dict[str, tuple[str, ...]] = {}
     for name, table in tables.items():

@@ -384,7 +384,9 @@ class WholeDelivery:
         try:
             result, raw = await job_process.run_job(ResponseJob(plan, limits, keeps), "", body)
         except TooLarge:
-            raise BadFrame("the response needs more memory than the job process may use") from None
+            raise BadFrame(
+                "the response needs more memory than the job process may use; ask for a shorter one, or for a stream"
+            ) from None
         except (JobProcessUnavailable, Overloaded):
             return None
         written: WholeResponse = result

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from dragoman.gateway.records import LoggedRequest, epoch_of, input_tokens
 
-Kind: TypeAlias = Literal["text", "number", "duration", "count", "share", "dollars", "flag", "time", "word"]
+ValueKind: TypeAlias = Literal["text", "number", "duration", "count", "share", "dollars", "flag", "time", "word"]
 Badge: TypeAlias = Literal["lossy", "recovered", "retried", "fell back", "cut", "cancelled", "refused", "failed"]
 Recorded: TypeAlias = Literal["", "meta", "full"]
 
@@ -60,7 +60,7 @@ class FilterKey(Struct, frozen=True):
     """One key: how its values are written, and where they come from. Either `texts` or `number` is set."""
 
     name: str
-    kind: Kind
+    kind: ValueKind
     detail: str
     texts: Texts | None = None
     number: Number | None = None

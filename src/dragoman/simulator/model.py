@@ -18,7 +18,7 @@ from msgspec import Struct
 from dragoman.dialects.kit.filters import SchemaReferences
 from dragoman.filters.compaction import SUMMARY
 from dragoman.model.conversation import StopReason
-from dragoman.simulator.script import Part, ReasoningPart, TextPart, ToolCallPart
+from dragoman.simulator.script import ReasoningPart, ScriptPart, TextPart, ToolCallPart
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -72,12 +72,12 @@ class ModelPrompt(Struct, frozen=True, kw_only=True):
 class ModelOutput(Struct, frozen=True):
     """The parts of a reply, and its stop reason."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ScriptPart, ...]
     stop: StopReason
     sequence: str | None = None
 
 
-def respond(prompt: ModelPrompt, scripted: tuple[Part, ...] | None = None) -> ModelOutput:
+def respond(prompt: ModelPrompt, scripted: tuple[ScriptPart, ...] | None = None) -> ModelOutput:
     """Return the reply to a prompt: the scripted parts if there are some, otherwise the model's own."""
     if scripted is not None:
         return ModelOutput(
@@ -85,7 +85,7 @@ def respond(prompt: ModelPrompt, scripted: tuple[Part, ...] | None = None) -> Mo
         )
     words = _CLIENT_CONTEXT.sub("", prompt.text).rpartition(SUMMARY)[2].strip()
     thought = "A tool has answered." if prompt.results else f"The user says: {_shown(words, _LONGEST_THOUGHT)}"
-    reasoning: list[Part] = [ReasoningPart(thought)] if prompt.thinks else []
+    reasoning: list[ScriptPart] = [ReasoningPart(thought)] if prompt.thinks else []
     if prompt.results:
         return _text_output(prompt, reasoning, _quote_results(prompt.results))
     calls = _calls(prompt, words)
@@ -103,7 +103,7 @@ def estimate_tokens(text: str) -> int:
     return others + -(-(len(text) - others) // 4)
 
 
-def output_tokens(parts: Sequence[Part]) -> int:
+def output_tokens(parts: Sequence[ScriptPart]) -> int:
     """Estimate the tokens of a reply."""
     total = 0
     for part in parts:
@@ -117,7 +117,7 @@ def output_tokens(parts: Sequence[Part]) -> int:
     return total
 
 
-def _text_output(prompt: ModelPrompt, before: list[Part], text: str) -> ModelOutput:
+def _text_output(prompt: ModelPrompt, before: list[ScriptPart], text: str) -> ModelOutput:
     """Return a reply with a text, cut at the first stop sequence and at the token limit."""
     stop, sequence = StopReason.END, None
     stops = [(text.index(each), each) for each in prompt.stop if each and each in text]

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+JsonObject: TypeAlias = dict[str, Json]
 Raw: TypeAlias = msgspec.Raw  # a part of a payload that is not decoded
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dragoman.filters.raw_tools.bodies import make_reader
 from dragoman.filters.raw_tools.markup import MarkupReader
-from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, Piece
+from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, CallPiece
 from dragoman.filters.raw_tools.tables import TABLES
 from dragoman.filters.raw_tools.values import find_parameter
 from dragoman.wire.jsonio import Json
@@ -157,7 +157,7 @@ def test_a_body_that_nearly_is_json(table: str, body: str, value: object) -> Non
 
 
 def test_json_goes_out_while_it_comes() -> None:
-    out: list[Piece] = []
+    out: list[CallPiece] = []
     reader = make_reader(QWEN_CODER, lambda tool, key: find_parameter(SCHEMA, key))
     for char in '{"path": "abc':
         reader.read(char, 0, out)
@@ -206,7 +206,7 @@ def test_words_beside_parameters_are_left_out_and_reported() -> None:
         ('```json\n{"count":1}\n```\n</function>', False),
     ):
         for pieces in ([body], list(body)):
-            out: list[Piece] = []
+            out: list[CallPiece] = []
             reader = make_reader(QWEN_CODER, lambda tool, key: find_parameter(SCHEMA, key))
             unread = ""
             for piece in pieces:

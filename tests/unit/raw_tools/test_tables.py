@@ -10,7 +10,7 @@ import pytest
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import FORMAT_ALIASES, FORMAT_NAMES, TABLES, Engine, RawTools
 from dragoman.filters.raw_tools.choices import tables_of
-from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Output, TextOutput
+from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, EngineOutput, TextOutput
 from dragoman.model.conversation import ToolSpec
 from dragoman.wire.jsonio import Json
 from tests.unit.raw_tools import formats, formats_known, formats_more
@@ -302,7 +302,7 @@ every_sample = pytest.mark.parametrize(
 )
 
 
-def _check(sample: Sample, whole: Sequence[Output]) -> None:
+def _check(sample: Sample, whole: Sequence[EngineOutput]) -> None:
     found = calls_of(whole)
     assert [(name, arguments) for name, arguments, _ in found] == [
         (name, value_of(arguments)) for name, arguments in sample.calls

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dragoman.filters import raw_tools
 from dragoman.filters.raw_tools import DeclaredTools, Engine
-from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, EngineNote, Output, TextOutput
+from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, EngineNote, EngineOutput, TextOutput
 from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT
 from dragoman.wire.jsonio import Json
 from tests.hypothesis_profile import IS_LONG_RUN
@@ -250,11 +250,11 @@ every_table_of_auto = pytest.mark.parametrize("table", _IN_AUTO)
 WRITE = tool("write", "content")
 
 
-def text_of(emitted: Sequence[Output]) -> str:
+def text_of(emitted: Sequence[EngineOutput]) -> str:
     return "".join(output.text for output in emitted if isinstance(output, TextOutput))
 
 
-def begins(whole_reply: Sequence[Output], part: Sequence[Output]) -> bool:
+def begins(whole_reply: Sequence[EngineOutput], part: Sequence[EngineOutput]) -> bool:
     """Whether the outputs begin with these, the last of which may have grown."""
     if not part:
         return True

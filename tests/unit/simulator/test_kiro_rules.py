@@ -17,7 +17,7 @@ import dragoman
 from dragoman.dialects.kiro.image_size import parse_image_size
 from dragoman.simulator import running_simulator
 from dragoman.simulator.faults import FAULTS, parse_fault
-from dragoman.simulator.kiro.refusals import PROFILES, Profile
+from dragoman.simulator.kiro.refusals import PROFILES, StrictnessProfile
 from dragoman.simulator.kiro.rules import RULES, first_refusal, refusals
 from dragoman.simulator.script import QUIRKS, StreamPace, TokenSettings, parse_script
 from dragoman.wire import jsonio
@@ -61,16 +61,16 @@ def test_a_breach_breaks_only_its_rule(case: Case) -> None:
     assert {found.rule for found in refusals(case.request, "paranoid", case.limits)} == {case.rule, *case.also}
 
 
-@pytest.mark.parametrize("profile", get_args(Profile))
+@pytest.mark.parametrize("profile", get_args(StrictnessProfile))
 @pytest.mark.parametrize("case", REFUSED, ids=str)
-def test_a_profile_refuses_by_the_grades_it_has(case: Case, profile: Profile) -> None:
+def test_a_profile_refuses_by_the_grades_it_has(case: Case, profile: StrictnessProfile) -> None:
     broken = {found.rule for found in refusals(case.request, profile, case.limits)}
     assert (case.rule in broken) == (case.grade in PROFILES[profile])
 
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=str)
 def test_what_is_next_to_a_breach_is_accepted_by_every_profile(case: Case) -> None:
-    for profile in get_args(Profile):
+    for profile in get_args(StrictnessProfile):
         assert list(map(str, refusals(case.request, profile, case.limits))) == []
 
 
@@ -198,7 +198,10 @@ def test_no_request_whatever_breaks_the_rules_themselves(changes: list[tuple[int
         if place < len(places):
             document = with_value(document, places[place], value)
     request = Case(rule=0, name="", body=cast("Any", document)).request
-    found = {profile: {(each.rule, each.at) for each in refusals(request, profile)} for profile in get_args(Profile)}
+    found = {
+        profile: {(each.rule, each.at) for each in refusals(request, profile)}
+        for profile in get_args(StrictnessProfile)
+    }
     assert found["official"] <= found["observed"] <= found["paranoid"]
     assert bool(changes) or not found["paranoid"]
 
@@ -266,7 +269,7 @@ def test_the_default_simulator_refuses_what_the_documents_saw_refused(name: str,
 
 
 @pytest.mark.parametrize(("name", "payload"), ACCEPTED_CASES, ids=[name for name, _ in ACCEPTED_CASES])
-@pytest.mark.parametrize("profile", get_args(Profile))
+@pytest.mark.parametrize("profile", get_args(StrictnessProfile))
 def test_the_mock_token_of_document_000_works_with_every_profile(name: str, payload: Any, profile: str) -> None:
     with running_simulator("kiro", profile=profile) as simulator:
         assert ask(simulator.url, payload) == (200, None), name

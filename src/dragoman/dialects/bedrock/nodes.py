@@ -145,10 +145,10 @@ def vendor_of(model: str, default: str = "") -> Vendor:
 
 # --- media: a format name of the service is a MIME type in the canonical model, bytes are base64, S3 objects are URLs
 
-Kind: TypeAlias = Literal["image", "document", "audio", "video"]
+MediaKind: TypeAlias = Literal["image", "document", "audio", "video"]
 
 _OFFICE = "application/vnd.openxmlformats-officedocument"
-MIMES: dict[Kind, dict[str, str]] = {
+MIMES: dict[MediaKind, dict[str, str]] = {
     "image": {name: f"image/{name}" for name in ("png", "jpeg", "gif", "webp")},
     "document": {
         "pdf": "application/pdf",
@@ -175,13 +175,13 @@ MIMES: dict[Kind, dict[str, str]] = {
         "three_gp": "video/3gpp",
     },
 }
-FORMATS: dict[Kind, dict[str, str]] = {
+FORMATS: dict[MediaKind, dict[str, str]] = {
     kind: {mime: name for name, mime in names.items()} for kind, names in MIMES.items()
 }
 S3 = "s3://"
 
 
-def parse_media(kind: Kind, fields: Fields, at: str) -> Media | None:
+def parse_media(kind: MediaKind, fields: Fields, at: str) -> Media | None:
     """Read media at `at`; None for an unknown format or source, which the caller keeps as an opaque block."""
     source = fields.child("source")
     format_name = fields.text("format", None)
@@ -197,7 +197,7 @@ def parse_media(kind: Kind, fields: Fields, at: str) -> Media | None:
     return Media(kind, mime, form, data, name, extra=EXTRAS.extra_of(rest), at=Location(at))
 
 
-def _source(source: Fields, kind: Kind) -> tuple[Literal["base64", "url", "text"], str, dict[str, Json]] | None:
+def _source(source: Fields, kind: MediaKind) -> tuple[Literal["base64", "url", "text"], str, dict[str, Json]] | None:
     """Return the form of the data, the data, and the unknown fields of the source."""
     if source.has("bytes"):
         data = source.text("bytes")

@@ -142,7 +142,7 @@ def render_fault(fault: Fault) -> bytes:
     return jsonio.encode({"error": error})
 
 
-Arguments: TypeAlias = dict[tuple[int, int], str]
+RawArguments: TypeAlias = dict[tuple[int, int], str]
 RESPONSE = snake_to_camel("usageMetadata", "modelVersion", "responseId", "promptFeedback")
 CANDIDATE = snake_to_camel("finishReason", "finishMessage", "tokenCount", "safetyRatings", "citationMetadata")
 _FEEDBACK = snake_to_camel("blockReason", "blockReasonMessage", "safetyRatings")
@@ -238,7 +238,7 @@ def parse_block_reason(fields: Fields) -> Stop | None:
     return Stop(StopReason.REFUSAL, extra=EXTRAS.extra_of({"promptFeedback": value}))
 
 
-def _choice(candidate: Candidate, arguments: Arguments) -> Choice:
+def _choice(candidate: Candidate, arguments: RawArguments) -> Choice:
     blocks = [block for block in parse_parts(candidate, arguments) if not is_empty_block(block)]
     check_readable(candidate, has_content=bool(blocks))
     has_calls = any(isinstance(block, ToolCall) for block in blocks)
@@ -256,7 +256,7 @@ def is_empty_block(block: Block) -> bool:
     return isinstance(block, Text | Reasoning) and not (block.text or block.signature or block.extra)
 
 
-def parse_parts(candidate: Candidate, arguments: Arguments) -> list[Block]:
+def parse_parts(candidate: Candidate, arguments: RawArguments) -> list[Block]:
     """Parse the parts of a candidate; calls keep the text of their arguments."""
     blocks: list[Block] = []
     for index, part in enumerate(candidate.parts):
@@ -327,7 +327,7 @@ class _Response(Struct):
 _read_response = jsonio.typed_decoder(_Response)
 
 
-def raw_arguments(body: bytes) -> Arguments:
+def raw_arguments(body: bytes) -> RawArguments:
     """Return the text of each call's arguments, by the positions of candidate and part.
 
     The result is empty if the body does not have the expected types.
@@ -338,7 +338,7 @@ def raw_arguments(body: bytes) -> Arguments:
         response = _read_response(body)
     except jsonio.JsonError:
         return {}
-    arguments: Arguments = {}
+    arguments: RawArguments = {}
     for position, entry in enumerate(response.candidates or ()):
         for index, part in enumerate((entry.content.parts if entry.content else None) or ()):
             call = part.functionCall or part.function_call

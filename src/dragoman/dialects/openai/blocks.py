@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from msgspec import Struct, structs
 
@@ -39,11 +39,10 @@ from dragoman.model.conversation import INTERNAL_PREFIX, PARENT_PREFIX, to_extra
 from dragoman.model.parts import join_texts, part_text, read_bad_media, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 FAMILY = "openai"
 API_NAME = "Chat"  # the name used in messages
-JsonObject: TypeAlias = dict[str, Json]
 MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens")
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 OPTIONS = (

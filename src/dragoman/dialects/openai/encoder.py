@@ -18,7 +18,6 @@ from dragoman.dialects.base import Encoder, Environment
 from dragoman.dialects.kit.openai_errors import render_fault
 from dragoman.dialects.openai.blocks import (
     EXTRAS,
-    JsonObject,
     OpenaiSettings,
     is_legacy_form,
     is_refusal,
@@ -33,7 +32,7 @@ from dragoman.model.blocks import Media, Opaque, Reasoning, Signature, Text, Too
 from dragoman.model.conversation import Conversation, Stop, StopReason, Usage
 from dragoman.model.filter import LaneTarget
 from dragoman.wire.frame import Payload
-from dragoman.wire.jsonio import encode, quote
+from dragoman.wire.jsonio import JsonObject, encode, quote
 
 _DONE = Payload(b"", b"[DONE]")
 _PING = Payload(b"", b"")  # the binding writes it as a comment, because an empty data line breaks clients

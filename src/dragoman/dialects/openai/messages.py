@@ -14,7 +14,6 @@ from dragoman.dialects.openai.blocks import (
     EXTRAS,
     FAMILY,
     REASONING_FIELDS,
-    JsonObject,
     OpenaiSettings,
     check_block,
     flat_text,
@@ -33,7 +32,7 @@ from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Location, Opaque, Reasoning, Signature, Text, ToolCall, ToolResult
 from dragoman.model.conversation import PARENT_PREFIX, Message, Role, parent_fields, to_extra_names
 from dragoman.wire.fields import Fields
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 # Fields that SDKs write as null when they send a reply back. Null means absent there.
 _OFTEN_NULL = ("name", "audio", "refusal", "function_call", "tool_calls", "annotations", "tool_call_id")

@@ -10,14 +10,14 @@ from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kit.openai_requests import effort_of, parse_schema, render_schema, take_user, thinking_of
 from dragoman.dialects.kit.settings import guard_depth, take_choices, take_max_tokens, take_sampling, take_stops
 from dragoman.dialects.kit.values import items
-from dragoman.dialects.openai.blocks import API_NAME, EXTRAS, MAX_TOKENS_FIELDS, JsonObject, OpenaiSettings, flat_text
+from dragoman.dialects.openai.blocks import API_NAME, EXTRAS, MAX_TOKENS_FIELDS, OpenaiSettings, flat_text
 from dragoman.dialects.openai.messages import MessageParser, render_messages, split_leading_system
 from dragoman.dialects.openai.tools import ShapeNotes, parse_choice, parse_tools, render_choice, render_tool
 from dragoman.dialects.openai.web_search import find_form, request_fields, requested_search, written_tools
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.conversation import OTHER_SHAPES, Conversation, Output, to_canonical, to_extra_names
 from dragoman.wire.fields import Fields, describe
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 SAMPLING_FIELDS = {name: name for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")}
 # Known fields that only Chat has. Null means absent there.

@@ -17,22 +17,14 @@ from dragoman.dialects.kit.openai_requests import (
     take_parameters,
 )
 from dragoman.dialects.kit.values import NO_PARAMETERS
-from dragoman.dialects.openai.blocks import (
-    API_NAME,
-    CUSTOM_FORMAT,
-    EXTRAS,
-    FAMILY,
-    JsonObject,
-    check_block,
-    wrap_inner_object,
-)
+from dragoman.dialects.openai.blocks import API_NAME, CUSTOM_FORMAT, EXTRAS, FAMILY, check_block, wrap_inner_object
 from dragoman.dialects.openai.web_search import declared_search, render_search
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Extra, Location, Opaque, ToolCall, WebSearch
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec, to_extra_names
 from dragoman.model.filter import Action
 from dragoman.wire.fields import Fields, describe
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 # Notes about parts of a request that have the shape of another dialect: rule, action, place, sentence.
 ShapeNotes: TypeAlias = list[tuple[str, Action, str, str]]

@@ -19,11 +19,10 @@ from dragoman.model.conversation import INTERNAL_PREFIX, PARENT_PREFIX, to_extra
 from dragoman.model.parts import read_bad_media, read_loose_part
 from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 FAMILY = "responses"
 API_NAME = "Responses"  # the name used in messages
-JsonObject: TypeAlias = dict[str, Json]
 ANNOUNCED = "~announced"  # the number of the frame that added the item, if the block started in a later frame
 NEEDS_REENCODING = "~irregular"  # clients could not read the upstream's frames, so they must be written again
 
@@ -52,7 +51,7 @@ object_of, text_of = members, text
 
 # --- content parts: input_text, input_image, input_file, output_text, refusal. Reading is lenient
 
-Part: TypeAlias = Text | Media | Opaque
+ContentPart: TypeAlias = Text | Media | Opaque
 
 MESSAGE_PART = "~part"  # on an Opaque: it is a part of a message, not an item
 _MESSAGE_MARKS = ("~message", "~role")  # marks that all blocks of one message carry
@@ -62,7 +61,7 @@ _DATA_URL = re.compile(r"data:([^,;]+)(?:;[^,;]+)*;base64,(.*)", re.DOTALL | re.
 # --- wire to blocks
 
 
-def parse_content(value: Json, at: str, message_fields: JsonObject) -> list[Part]:
+def parse_content(value: Json, at: str, message_fields: JsonObject) -> list[ContentPart]:
     """Return the blocks of a message's content. An empty string gives no block.
 
     Each block carries `message_fields`, the fields of its message. Raises MalformedRequest.
@@ -74,14 +73,14 @@ def parse_content(value: Json, at: str, message_fields: JsonObject) -> list[Part
     return [_part(part, f"{at}[{index}]", message_fields) for index, part in enumerate(value or ())]
 
 
-def parse_tool_output(value: Json, at: str) -> tuple[Part, ...]:
+def parse_tool_output(value: Json, at: str) -> tuple[ContentPart, ...]:
     """Read a tool's output: a string, parts, or any JSON, which becomes text (docs/decisions/content.md#d1)."""
     if value is None or isinstance(value, str):
         return (Text(value, at=Location(at)),) if value else ()
     return tuple(_output_parts(value, at))
 
 
-def _output_parts(value: Json, at: str) -> Iterator[Part]:
+def _output_parts(value: Json, at: str) -> Iterator[ContentPart]:
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from _output_parts(item, f"{at}[{index}]")
@@ -91,7 +90,7 @@ def _output_parts(value: Json, at: str) -> Iterator[Part]:
         yield _as_part(read_loose_part(FAMILY, value, Location(at)))
 
 
-def _output_part(part: JsonObject, kind: str, at: str) -> Part:
+def _output_part(part: JsonObject, kind: str, at: str) -> ContentPart:
     try:
         if kind in _MEDIA or kind == "refusal" or (kind in _TEXTS and isinstance(part.get("text"), str)):
             return _part(part, at, {})
@@ -102,11 +101,11 @@ def _output_part(part: JsonObject, kind: str, at: str) -> Part:
     return _as_part(read_loose_part(FAMILY, part, Location(at), kind))
 
 
-def _as_part(part: Part) -> Part:
+def _as_part(part: ContentPart) -> ContentPart:
     return structs.replace(part, extra=EXTRAS.extra_of({MESSAGE_PART: True})) if isinstance(part, Opaque) else part
 
 
-def _part(part: Json, at: str, message_fields: JsonObject) -> Part:
+def _part(part: Json, at: str, message_fields: JsonObject) -> ContentPart:
     if isinstance(part, str):
         return Text(part, extra=EXTRAS.extra_of(message_fields), at=Location(at))
     fields = Fields(part, at)

@@ -20,7 +20,6 @@ from dragoman.dialects.responses.blocks import (
     FAMILY,
     IN_CONTENT,
     NEEDS_REENCODING,
-    JsonObject,
     is_refusal,
     render_annotation,
 )
@@ -31,7 +30,7 @@ from dragoman.model.blocks import Block, Opaque, Reasoning, Signature, Text, Too
 from dragoman.model.conversation import Conversation, Stop, StopReason, Usage
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
-from dragoman.wire.jsonio import Json, quote
+from dragoman.wire.jsonio import Json, JsonObject, quote
 
 _PING = Payload(b"", b"")  # the binding writes it as a comment
 _DELTA = b'{"type":"%b","sequence_number":%d,%b"delta":%b%b}'

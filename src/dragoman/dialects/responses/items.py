@@ -16,7 +16,6 @@ from dragoman.dialects.responses.blocks import (
     EXTRAS,
     FAMILY,
     MESSAGE_PART,
-    JsonObject,
     is_message_field,
     object_of,
     parse_content,
@@ -57,7 +56,7 @@ from dragoman.model.conversation import PARENT_PREFIX, Message, Role, ToolSpec, 
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 ItemBlocks: TypeAlias = tuple[Role, Sequence[Block], Location]
 

@@ -14,7 +14,6 @@ from dragoman.dialects.responses import web_search
 from dragoman.dialects.responses.blocks import (
     EXTRAS,
     FAMILY,
-    JsonObject,
     is_refusal,
     object_of,
     parse_content,
@@ -68,7 +67,7 @@ from dragoman.model.conversation import (
 )
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 _REASONS = {"max_output_tokens": StopReason.LENGTH, "content_filter": StopReason.REFUSAL}
 _INCOMPLETE = {

@@ -9,7 +9,7 @@ from msgspec import structs
 from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kit.openai_requests import effort_of, parse_schema, render_schema, take_user, thinking_of
 from dragoman.dialects.kit.settings import guard_depth, take_max_tokens, take_sampling
-from dragoman.dialects.responses.blocks import API_NAME, EXTRAS, FAMILY, JsonObject, object_of, text_of
+from dragoman.dialects.responses.blocks import API_NAME, EXTRAS, FAMILY, object_of, text_of
 from dragoman.dialects.responses.items import INSTRUCTIONS, ITEM_REFERENCE, ItemParser, render_items
 from dragoman.dialects.responses.tools import (
     is_added,
@@ -33,7 +33,7 @@ from dragoman.model.conversation import (
     to_extra_names,
 )
 from dragoman.wire.fields import Fields, describe
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 SAMPLING_FIELDS = {"temperature": "temperature", "top_p": "top_p"}
 _MAX_TOKENS = "max_output_tokens"

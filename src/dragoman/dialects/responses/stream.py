@@ -24,7 +24,7 @@ from msgspec import Struct, structs
 from dragoman.dialects.base import Decoder, Environment
 from dragoman.dialects.kit.openai_errors import fault_of
 from dragoman.dialects.kit.openai_requests import as_upstream_error
-from dragoman.dialects.responses.blocks import EXTRAS, FAMILY, NEEDS_REENCODING, JsonObject, object_of, text_of
+from dragoman.dialects.responses.blocks import EXTRAS, FAMILY, NEEDS_REENCODING, object_of, text_of
 from dragoman.dialects.responses.output_item import CALL_TYPES, OutputItem
 from dragoman.dialects.responses.reply import envelope_extra, failure_of, parse_stop, parse_usage
 from dragoman.dialects.responses.tools import ToolNameResolver
@@ -34,7 +34,7 @@ from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 _EMPTY_FRAMES = (b"", b"null", b"[DONE]")  # frames that no client can read as an event (docs/decisions/answers.md#d51)
 _TEXT = "response.output_text.delta"

@@ -16,7 +16,7 @@ from dragoman.dialects.kit import openai_requests as requests
 from dragoman.dialects.kit.openai_requests import take_parameters
 from dragoman.dialects.kit.values import NO_PARAMETERS
 from dragoman.dialects.responses import web_search
-from dragoman.dialects.responses.blocks import API_NAME, EXTRAS, FAMILY, JsonObject, object_of, text_of
+from dragoman.dialects.responses.blocks import API_NAME, EXTRAS, FAMILY, object_of, text_of
 from dragoman.dialects.responses.web_search import declared_web_search
 from dragoman.model.blocks import (
     Block,
@@ -47,7 +47,7 @@ from dragoman.model.conversation import (
 )
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields, describe
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 CALL_TYPE = "~type"  # on a call or a result that is neither a function's nor a custom tool's: its type
 CHOSEN = "~chosen"  # on a request: its original tool choice, if it uses other names than the declarations

@@ -7,9 +7,9 @@ from dragoman.filters.raw_tools.names import CallIds, DeclaredTools
 from dragoman.filters.raw_tools.outputs import (
     Channel,
     EngineNote,
+    EngineOutput,
     HeldText,
     Mode,
-    Output,
     PendingCall,
     TextOutput,
     stray_note,
@@ -74,7 +74,7 @@ class EngineBase:
         self._markers = self._grammar.text_markers
         self._state = PROSE
         self._unread = ""
-        self._out: list[Output] = []
+        self._out: list[EngineOutput] = []
         self._input_channel = Channel.TEXT
         self._contexts = {channel: Prose() for channel in Channel}
         self._context = self._contexts[Channel.TEXT]

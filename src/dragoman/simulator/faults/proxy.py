@@ -20,7 +20,7 @@ from dragoman.http.exchange import ClientDisconnected, HttpExchange
 from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.serving import HttpServer, Listener
 from dragoman.simulator.faults.response import Pieces, ProxiedResponse, ProxyFault, Stale, render_response
-from dragoman.simulator.response import BodyEnd, Pause, Piece
+from dragoman.simulator.response import BodyEnd, BodyPiece, Pause
 from dragoman.simulator.server import FlowControl, break_off, pause, read_request
 from dragoman.wire.http import HttpRequest
 
@@ -154,7 +154,7 @@ class FaultProxy:
 class UnreadConnection(asyncio.Protocol):
     """A connection that is never read: it waits, and is then closed or reset."""
 
-    def __init__(self, own: ServerConnection, pieces: Sequence[Piece], disconnects: list[float]) -> None:
+    def __init__(self, own: ServerConnection, pieces: Sequence[BodyPiece], disconnects: list[float]) -> None:
         self._own, self._pieces, self._disconnects = own, pieces, disconnects
         self._task: asyncio.Task[None] | None = None
 
@@ -189,7 +189,7 @@ def _damaged(response: ProxiedResponse, faults: Sequence[ProxyFault]) -> Pieces:
     return pieces
 
 
-async def _body(response: ClientResponse) -> AsyncIterator[Piece]:
+async def _body(response: ClientResponse) -> AsyncIterator[BodyPiece]:
     """Yield the body without its framing; a truncated body ends with `BodyEnd("close")`."""
     try:
         async for piece in response.pieces():

@@ -28,9 +28,9 @@ from dragoman.simulator.kiro.refusals import (
     Finding,
     KiroHttpRequest,
     KiroRefusal,
-    Profile,
     Route,
     SimulatorLimits,
+    StrictnessProfile,
     route,
     sign,
 )
@@ -253,7 +253,7 @@ RULES: tuple[RefusalRule, ...] = (
 
 
 def refusals(
-    request: HttpRequest, profile: Profile = "paranoid", limits: SimulatorLimits | None = None
+    request: HttpRequest, profile: StrictnessProfile = "paranoid", limits: SimulatorLimits | None = None
 ) -> Iterator[KiroRefusal]:
     """Yield every breach of the profile's rules by a generate request, in check order. The service sends the first."""
     limits = limits or SimulatorLimits()
@@ -278,7 +278,7 @@ def refusals(
 
 
 def first_refusal(
-    request: HttpRequest, profile: Profile = "paranoid", limits: SimulatorLimits | None = None
+    request: HttpRequest, profile: StrictnessProfile = "paranoid", limits: SimulatorLimits | None = None
 ) -> KiroRefusal | None:
     """Return the refusal that the service would send, or None if it accepts the request."""
     return next(refusals(request, profile, limits), None)

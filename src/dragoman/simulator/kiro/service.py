@@ -18,9 +18,9 @@ from dragoman.simulator.kiro.refusals import (
     ErrorResponse,
     KiroHttpRequest,
     KiroRefusal,
-    Profile,
     Route,
     SimulatorLimits,
+    StrictnessProfile,
     protocol,
     route,
     sign,
@@ -30,8 +30,8 @@ from dragoman.simulator.kiro.tokens import TokenService
 from dragoman.simulator.model import ModelOutput, ModelPrompt, PromptTool, output_tokens, respond
 from dragoman.simulator.response import (
     BodyEnd,
+    BodyPiece,
     Pause,
-    Piece,
     Response,
     apply_pace,
     header_text,
@@ -42,9 +42,9 @@ from dragoman.simulator.response import (
 from dragoman.simulator.script import (
     ExceptionPart,
     FramePart,
-    Part,
     ReasoningPart,
     Script,
+    ScriptPart,
     ScriptPlayer,
     ScriptTurn,
     TextPart,
@@ -74,7 +74,7 @@ _STOP_REASONS = {
 }
 
 
-def _perform(parsed: KiroHttpRequest, turn: ScriptTurn, output: ModelOutput, conversation: str) -> Iterator[Piece]:
+def _perform(parsed: KiroHttpRequest, turn: ScriptTurn, output: ModelOutput, conversation: str) -> Iterator[BodyPiece]:
     """Yield every frame of the response stream. An exception frame ends the stream."""
     quirks, wraps = turn.quirks, "nested" in turn.quirks
     # A conversation grows between two requests, so the hash, and with it each call id, differs.
@@ -98,7 +98,7 @@ def _perform(parsed: KiroHttpRequest, turn: ScriptTurn, output: ModelOutput, con
 
 
 def _part_events(
-    part: Part, call_id: str, parsed: KiroHttpRequest, turn: ScriptTurn
+    part: ScriptPart, call_id: str, parsed: KiroHttpRequest, turn: ScriptTurn
 ) -> Iterator[tuple[str, Json] | Pause]:
     """Yield the name and payload of each event of one part of the reply."""
     model = parsed.model if parsed.model != "auto" else catalogue.DEFAULT_MODEL
@@ -149,7 +149,7 @@ _STREAM: Headers = (("content-type", "application/vnd.amazon.eventstream"),)
 class KiroService:
     """Handles requests of both wire protocols. One per simulator: it holds tokens, the script position and a count."""
 
-    def __init__(self, profile: Profile, script: Script, limits: SimulatorLimits) -> None:
+    def __init__(self, profile: StrictnessProfile, script: Script, limits: SimulatorLimits) -> None:
         self._profile = profile
         self._limits = limits
         self._tokens = TokenService(script.tokens)

@@ -13,11 +13,19 @@ from pathlib import Path
 from dragoman.upstream.credentials import CredentialFault, MissingCredential
 from dragoman.upstream.kiro.atomic_files import find_pending, lock_path, write_error, write_pending
 from dragoman.upstream.kiro.stores import is_superseded, version_of
-from dragoman.upstream.kiro.token import Document, Kind, Token, first_text, parse_token, region_of_arn, update_document
+from dragoman.upstream.kiro.token import (
+    Document,
+    LoginKind,
+    Token,
+    first_text,
+    parse_token,
+    region_of_arn,
+    update_document,
+)
 from dragoman.wire import jsonio
 
 # kiro-cli itself misspells `oidc` as `odic`.
-_KEYS: dict[str, Kind] = {
+_KEYS: dict[str, LoginKind] = {
     "kirocli:social:token": "social",
     "kirocli:odic:token": "idc",
     "kirocli:oidc:token": "idc",
