@@ -319,17 +319,17 @@ class AccountBook:
             now = self._now()
             if not rows and not changed and now < self._heartbeat_at + _HEARTBEAT_SECONDS:
                 return
-            taken = {share.limit.id: share.taken for share in changed if share.limit.span == "minute"}
+            minute_usage = {share.limit.id: share.minute_usage for share in changed if share.limit.span == "minute"}
             for share in changed:
-                share.taken = 0
+                share.minute_usage = 0
             shares = {share.limit.id: share.report() for share in changed}
             try:
-                await self.store.settle(Settlement(rows, shares, taken))
+                await self.store.settle(Settlement(rows, shares, minute_usage))
             except StoreUnavailable as error:
                 self._rows = ended + self._rows
                 for share in changed:
                     share.was_changed = True
-                    share.taken += taken.get(share.limit.id, 0)
+                    share.minute_usage += minute_usage.get(share.limit.id, 0)
                 self._failed(error)
                 return
             self._heartbeat_at = now

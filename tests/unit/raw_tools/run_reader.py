@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 from dragoman.filters.raw_tools.bodies import make_reader
-from dragoman.filters.raw_tools.readers import BodyReader, CallsReader, EndOfCall, NamedCall, CallPiece
+from dragoman.filters.raw_tools.readers import BodyReader, CallPiece, CallsReader, EndOfCall, NamedCall
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.values import UNKNOWN_PARAMETER, ParameterSchema
 from tests.unit.raw_tools.samples import all_cuts

@@ -20,7 +20,7 @@ from dragoman.cli import main, sim
 from dragoman.errors import LocalMisuse
 from dragoman.model.conversation import StopReason
 from dragoman.simulator.model import ModelPrompt, PromptTool, example_arguments, example_value, respond
-from dragoman.simulator.response import BodyEnd, Pause, BodyPiece, apply_pace
+from dragoman.simulator.response import BodyEnd, BodyPiece, Pause, apply_pace
 from dragoman.simulator.script import (
     CutPoint,
     ExceptionPart,
