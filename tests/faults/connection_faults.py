@@ -20,7 +20,7 @@ import trustme
 from dragoman.errors import ConnectFailed
 from dragoman.http.client import connecting
 from dragoman.http.client.client import HttpClient
-from dragoman.simulator.faults.response import Drop, Stale
+from dragoman.simulator.faults.response import Drop, SilentlyClosedConnection
 from dragoman.wire.http import HttpRequest
 from tests.faults.checks import Probe, check_response
 from tests.faults.http_client import WrongResponse
@@ -238,7 +238,7 @@ def _stale(case: Case) -> None:
         if [line["attempts"] for line in lines] != [1] * 4:
             raise WrongResponse(f"it shows: {lines}")
 
-    run_probes(lambda _: [Probe("closed after one request", (Stale(after=1),), check=check)])(case)
+    run_probes(lambda _: [Probe("closed after one request", (SilentlyClosedConnection(after=1),), check=check)])(case)
 
 
 ROWS = [

@@ -14,7 +14,7 @@ from dragoman.simulator.faults.response import (
     BothLengths,
     Compress,
     HeaderFault,
-    Informed,
+    InterimResponses,
     Length,
     NoLastChunk,
     SlowHead,
@@ -133,7 +133,7 @@ def _odd_types(_: Pair) -> Iterable[Probe]:
 
 def _interim(_: Pair) -> Iterable[Probe]:
     for codes in ((100,), (103,), (100, 103), (100,) * 20):
-        yield from stream_and_whole(f"{codes}", faults=(Informed(codes=codes),), max_requests=1)
+        yield from stream_and_whole(f"{codes}", faults=(InterimResponses(codes=codes),), max_requests=1)
 
 
 def _long_head(_: Pair) -> Iterable[Probe]:

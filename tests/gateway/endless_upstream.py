@@ -18,7 +18,7 @@ class EndlessUpstream:
         self.shape = shape
         self.go = threading.Event()  # no request is answered before it is set
         self.go.set()
-        self.requests = self.gone = 0
+        self.requests = self.disconnected = 0
         self.left = threading.Event()  # set when the gateway closes a connection
         self.sent = 0
         self.most = 64 * 1024 * 1024
@@ -51,7 +51,7 @@ class EndlessUpstream:
                 if self.sent > self.most:
                     return  # no one stopped the stream in time
         except OSError:
-            self.gone += 1
+            self.disconnected += 1
             self.left.set()
         finally:
             connection.close()

@@ -361,7 +361,7 @@ def test_a_pool_evicts_the_oldest_request_of_the_largest_peer() -> None:
     assert refused == ["a1", "a2", "b1"]
     with pytest.raises(Overloaded):
         enter("d", "d1", 1001)
-    assert pool.load.request_bytes <= 1000 and len(pool) <= 4
+    assert pool.budget.request_bytes <= 1000 and len(pool) <= 4
 
 
 def test_bytes_of_a_pool_are_released_once() -> None:
@@ -374,7 +374,7 @@ def test_bytes_of_a_pool_are_released_once() -> None:
     assert [fault.status for fault in faults] == [503]
     first.leave()
     second.leave()
-    assert (pool.load.request_bytes, pool.load.requests, len(pool)) == (0, 0, 0)
+    assert (pool.budget.request_bytes, pool.budget.requests, len(pool)) == (0, 0, 0)
 
 
 def test_known_signers_are_not_evicted_for_unknown_ones() -> None:

@@ -22,7 +22,7 @@ from dragoman.cli.terminal import Paint
 from dragoman.cli.top_screen import TopView, render_screen
 from dragoman.dialects.rulebook import Breach
 from dragoman.gateway.access_log import logged_request
-from dragoman.gateway.activity import ActivitySummary, CooldownLeft, RunningRequest, UpstreamRates
+from dragoman.gateway.activity import ActivitySummary, RemainingCooldown, RunningRequest, UpstreamRates
 from dragoman.gateway.explain import RecordedMessage, RefusalReport, render_report
 from dragoman.gateway.records import LoggedRequest, LogLine, Record, utc_time
 from dragoman.gateway.reload import ReloadResult
@@ -213,7 +213,7 @@ def activity(count: int = 5) -> ActivitySummary:
         )
         for number in range(count)
     ]
-    cooldown = CooldownLeft("store", "claude-sonnet-4.5", "rate_limit", 24.0)
+    cooldown = RemainingCooldown("store", "claude-sonnet-4.5", "rate_limit", 24.0)
     upstreams = (
         UpstreamRates("kiro", "cooling", 3, 1, 8.25, 0.125, 420.0, 1900.0, (cooldown,)),
         UpstreamRates("moonshot", "ok", 2, 0, 4.2, 0.0, 310.0, 12_800.0, ()),

@@ -184,7 +184,7 @@ class AccountBook:
 
     # --- accounts
 
-    def cached(self, digest: bytes) -> Account | None:
+    def find_cached(self, digest: bytes) -> Account | None:
         """Return the account of a key that was found before."""
         return self._by_digest.get(digest)
 

@@ -194,7 +194,7 @@ class BedrockClient:
         return content_of(response)
 
     def _validate_tool_use_block(self, block: Mapping[str, Any]) -> ToolUseBlock:
-        return validated(block)
+        return validate_call(block)
 
 
 # --- reading a raw Converse response: every field is checked before it is used
@@ -220,7 +220,7 @@ def tool_uses_in(blocks: list[Any]) -> Iterator[ToolUseBlock]:
 
     See docs/decisions/bedrock.md#d30.
     """
-    return (validated(use) for block in blocks if (use := _use_in(block)) is not _NO_CALL)
+    return (validate_call(use) for block in blocks if (use := _use_in(block)) is not _NO_CALL)
 
 
 def replace_calls(blocks: list[Any], calls: Iterable[ToolUseBlock]) -> list[Any]:
@@ -233,7 +233,7 @@ def _block(call: ToolUseBlock) -> dict[str, Any]:
     return {"toolUse": {"toolUseId": call["id"], "name": call["name"], "input": call["input"]}}
 
 
-def validated(use: Any) -> ToolUseBlock:
+def validate_call(use: Any) -> ToolUseBlock:
     """Return a call with an id, a name and an object of arguments. Raises BedrockResponseError with the wrong field.
 
     See docs/decisions/content.md#d3.

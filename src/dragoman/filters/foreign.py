@@ -261,7 +261,7 @@ class _FitRequest:
         """Return the media; its name becomes a text before it if the target has no names for such media."""
         if isinstance(media, Text) or not media.name or media.kind in self._target.named_media:
             return [media]
-        if self._same_family and "home_names" in self._target.traits:
+        if self._same_family and "same_family_names" in self._target.traits:
             return [media]
         self._notes.changed("media.name", media.at.path, f"the name of the {media.kind} is placed before it as text")
         return [Text(media.name, at=media.at), structs.replace(media, name="")]

@@ -60,7 +60,7 @@ class EndedRequest(Struct, frozen=True, array_like=True):
     failed: tuple[str, ...]  # the upstreams of attempts that failed
 
 
-class CooldownLeft(Struct, frozen=True):
+class RemainingCooldown(Struct, frozen=True):
     """A cooldown, and the seconds until the next request may be sent."""
 
     credential: str
@@ -76,7 +76,7 @@ class UpstreamActivity(Struct, frozen=True):
     health: str
     running: int
     waiting: int
-    cooldowns: tuple[CooldownLeft, ...] = ()
+    cooldowns: tuple[RemainingCooldown, ...] = ()
 
 
 class Activity(Struct, frozen=True):
@@ -99,7 +99,7 @@ class UpstreamRates(Struct, frozen=True):
     error_share: float | None
     first_byte_p50_ms: float | None
     first_byte_p95_ms: float | None
-    cooldowns: tuple[CooldownLeft, ...]
+    cooldowns: tuple[RemainingCooldown, ...]
 
 
 class ActivitySummary(Struct, frozen=True):
@@ -169,15 +169,15 @@ def _upstream(backend: Backend) -> UpstreamActivity:
     breaker = backend.breaker
     now = breaker.clock()
     cooling = [each for each in breaker.cooldowns.values() if each.scope.upstream == backend.name]
-    cooldowns = tuple(_left(each, now) for each in cooling if not each.is_over(now))
+    cooldowns = tuple(_remaining(each, now) for each in cooling if not each.is_over(now))
     slots = backend.slots
     return UpstreamActivity(backend.name, backend.health, slots.active, slots.waiting, cooldowns)
 
 
-def _left(cooldown: Cooldown, now: float) -> CooldownLeft:
+def _remaining(cooldown: Cooldown, now: float) -> RemainingCooldown:
     end = cooldown.until if cooldown.cooling else cooldown.probe_at
     scope = cooldown.scope
-    return CooldownLeft(scope.credential, scope.family, cooldown.kind, round(max(end - now, 0.0), 1))
+    return RemainingCooldown(scope.credential, scope.family, cooldown.kind, round(max(end - now, 0.0), 1))
 
 
 # --- the summary of all processes

@@ -144,7 +144,7 @@ class Admin:
     def _refusal(self, request: HttpRequest) -> tuple[int, str, bytes] | None:
         if not _is_for_loopback(request):
             return 421, _PLAIN, b"not this server\n"
-        if not self._is_private and not KeyCheck(self._gateway.key).known(request):
+        if not self._is_private and not KeyCheck(self._gateway.key).find_known(request):
             return 401, _PLAIN, b"send the gateway's key as a bearer token or as x-api-key\n"
         if request.method != "GET" and not (request.method == "POST" and self._is_private):
             return 405, _PLAIN, b"GET only\n"

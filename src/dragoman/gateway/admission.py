@@ -131,7 +131,7 @@ class Admission:
         if fault is not None:
             exchange.last = True
             raise ClientFault(fault.message, fault=fault)
-        return self._keys.known(exchange.request) or await self._keys.find(exchange.request)
+        return self._keys.find_known(exchange.request) or await self._keys.find(exchange.request)
 
     def _admit(self, exchange: Exchange[MemoryAccount], peer: str, size: int) -> None:
         """Move a request whose signature has been checked from the pool to the limits. Raises Overloaded."""
@@ -186,7 +186,7 @@ class KeyCheck:
         self._own = Account() if book is None else book.gateway
         self._now = now
 
-    def known(self, head: HttpRequest) -> Account | None:
+    def find_known(self, head: HttpRequest) -> Account | None:
         """Return the account of a key in the headers, if it is the gateway's own or was found before.
 
         Other headers may contain keys of other services.
@@ -197,7 +197,7 @@ class KeyCheck:
             if hmac.compare_digest(digest, self._digest):
                 found = self._own
             elif book is not None and found is None:
-                found = book.cached(digest)
+                found = book.find_cached(digest)
         return found
 
     async def find(self, head: HttpRequest) -> Account | SignatureClaim:

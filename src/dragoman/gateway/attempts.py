@@ -298,7 +298,7 @@ class InFlight(Struct):
     def mark_started(self) -> None:
         """Record that the response has content, so there is no retry: release all but what `explain` may need."""
         if self.permit.probes:
-            self.permit.accepted()
+            self.permit.report_accepted()
         self.plan = self.saver = None
         client_request, context = self.client_request, self.client_request.context
         client_request.prepared = client_request._conversation = client_request._plain = None
@@ -446,7 +446,7 @@ async def _attempt(
         response, flight = await _send(client_request, backend, permit, credential)
         record.response = response
         if (fault := await delivery.deliver(response, flight)) is None:
-            permit.succeeded()
+            permit.report_succeeded()
             backend.failures, backend.last_ok_at = 0, time.time()
             if session := client_request.session.cache:
                 context.services.cache_holders.remember(session, record.model, backend, credential.name, record.usage)

@@ -126,7 +126,7 @@ class Backend:
             if 200 <= response.status < 300:
                 return response
             refusal = await self.read(response)
-            if is_renewed or response.status not in (401, 403) or not await credential.refused(response.status):
+            if is_renewed or response.status not in (401, 403) or not await credential.on_refusal(response.status):
                 break
             is_renewed = True
         if 300 <= response.status < 400:
@@ -146,7 +146,7 @@ class Backend:
         """Report a failed attempt to the circuit breaker, and keep its error for the status."""
         fault = error.fault
         if not isinstance(error, MissingSecret):  # It says nothing about the upstream: nothing was sent.
-            permit.failed(error)
+            permit.report_failed(error)
             self.failures += fault.kind not in REQUEST_ERROR_KINDS
         self.last_error, self.last_error_at = truncate_text(fault.message), time.time()
 

@@ -189,7 +189,7 @@ class Redactor:
     ) -> None:
         self._secrets, self._addresses = secrets, addresses
 
-    def known(self) -> tuple[str, ...]:
+    def known_secrets(self) -> tuple[str, ...]:
         """Return the secrets that are known now, for a redactor in another process."""
         return tuple(dict.fromkeys(self._secrets()))
 

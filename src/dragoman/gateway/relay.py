@@ -117,9 +117,9 @@ class RelayedRequest(ClientRequest):
             ]
         able = [each for each in found if self._is_at(upstreams.by_name[each.upstream.name])]
         if not able:
-            asked = ", ".join(dict.fromkeys(each.upstream.name for each in found))
+            tried_upstreams = ", ".join(dict.fromkeys(each.upstream.name for each in found))
             others = ", ".join(each.name for each in upstreams.backends if self._is_at(each))
-            message = f"{self.context.exchange.request.path} is not available at the upstream {asked}"
+            message = f"{self.context.exchange.request.path} is not available at the upstream {tried_upstreams}"
             remedy = f"; ask for UPSTREAM/MODEL with one of: {others}" if others else "; no upstream has this endpoint"
             raise ClientFault(message + remedy, fault=Fault("not_found", message + remedy, 404, code="unknown_url"))
         return able

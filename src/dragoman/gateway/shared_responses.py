@@ -2,8 +2,8 @@
 
 Each process stores the responses that it sent (`response_store`). A request may refer to one that another process sent:
 it then asks the others through `SharedResponses`, and keeps what they return only for itself, so that every response is
-stored once. One process alone has `OneProcess`. Workers on one machine ask each other (`worker_responses`); an engine
-for several machines implements the same protocol.
+stored once. One process alone has `NoSharedResponses`. Workers on one machine ask each other (`worker_responses`); an
+engine for several machines implements the same protocol.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SharedResponses(Protocol):
         """Let all other processes remove a response."""
 
 
-class OneProcess:
+class NoSharedResponses:
     """No other process shares responses with this one. It implements `SharedResponses`."""
 
     async def find(self, wanted: WantedResponses, count: Callable[[int], None]) -> FoundResponses:

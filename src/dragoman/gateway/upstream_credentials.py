@@ -220,7 +220,7 @@ class ConfiguredKey:
         value = f"Bearer {key}" if self._header == "authorization" else key
         return with_headers(request, ((self._header, value),))
 
-    async def refused(self, status: int) -> bool:
+    async def on_refusal(self, status: int) -> bool:
         try:
             return await asyncio.to_thread(self._setting.secret.refresh)
         except ConfigError:

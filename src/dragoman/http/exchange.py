@@ -192,7 +192,7 @@ class Exchange(Struct, Generic[A], eq=False):
             self.is_shut_down = True
             self._interrupt()
 
-    def interrupted(self) -> bool:
+    def was_interrupted(self) -> bool:
         """Return whether only `disconnect` or `cut` cancelled this task, so that it may finish its work."""
         task, self.task = self.task, None
         return (self.is_disconnected or self.is_shut_down) and task is not None and task.uncancel() == 0

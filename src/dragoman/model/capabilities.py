@@ -26,7 +26,7 @@ Trait: TypeAlias = Literal[
     "choice_names",  # `auto` or `any` may be limited to some tools
     "parallel_flag",  # a request may allow or forbid parallel calls
     # content
-    "home_names",  # media from clients of its own family may have a name, whatever its kind
+    "same_family_names",  # media from clients of its own family may have a name, whatever its kind
     "reasoning",  # accepts reasoning of its own family in requests, and sends reasoning in replies
     "signed_reasoning",  # accepts reasoning only with its signature
     "signed_content",  # texts and tool calls have signatures, too

@@ -143,10 +143,10 @@ def _answer(words: str) -> str:
     last = words.rpartition("\n\n")[2]
     if _ABOUT.fullmatch(last):
         return _ABILITIES
-    asked = _SAY.fullmatch(last)
-    if asked is None:
+    say_command = _SAY.fullmatch(last)
+    if say_command is None:
         return f"You said: {_shown(words, _LONGEST_REPETITION)}"
-    return _shown(asked[1].strip(" \n\"'`").removesuffix("."), _LONGEST_REPETITION) or "Hello."
+    return _shown(say_command[1].strip(" \n\"'`").removesuffix("."), _LONGEST_REPETITION) or "Hello."
 
 
 def _calls(prompt: ModelPrompt, words: str) -> list[ToolCallPart]:

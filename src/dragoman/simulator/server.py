@@ -162,7 +162,7 @@ class Simulator:
         except ClientDisconnected:
             exchange.break_off()
         except asyncio.CancelledError:
-            if not exchange.interrupted():
+            if not exchange.was_interrupted():
                 raise
         finally:
             received.end(how)
@@ -214,7 +214,7 @@ async def read_request(exchange: HttpExchange, limit: int) -> HttpRequest:
     try:
         body = await exchange.body(limit)
     except asyncio.CancelledError:
-        if exchange.interrupted():
+        if exchange.was_interrupted():
             raise ClientDisconnected from None
         raise
     return structs.replace(strip_origin(exchange), body=body)

@@ -43,7 +43,7 @@ class Credential(Protocol):
     async def sign(self, request: HttpRequest) -> HttpRequest:
         """Return the request with a signature; each attempt needs its own."""
 
-    async def refused(self, status: int) -> bool:
+    async def on_refusal(self, status: int) -> bool:
         """Handle a refused signature. Return True if the credential was renewed: sign again and retry once."""
 
     def describe(self) -> dict[str, Json]:
@@ -127,8 +127,8 @@ class LazyCredential:
             self._credential = await self._create(self.name)
         return await self._credential.sign(request)
 
-    async def refused(self, status: int) -> bool:
-        return self._credential is not None and await self._credential.refused(status)
+    async def on_refusal(self, status: int) -> bool:
+        return self._credential is not None and await self._credential.on_refusal(status)
 
     async def aclose(self) -> None:
         credential = self._credential

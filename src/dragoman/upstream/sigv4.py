@@ -92,7 +92,7 @@ class AwsCredential:
     async def sign(self, request: HttpRequest) -> HttpRequest:
         return await asyncio.to_thread(self.sign_blocking, request)
 
-    async def refused(self, status: int) -> bool:
+    async def on_refusal(self, status: int) -> bool:
         with self._lock:
             self._session_credentials = None  # The next request looks for keys again: the operator may have logged in.
         return not bearer_token()

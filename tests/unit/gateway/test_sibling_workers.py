@@ -24,7 +24,7 @@ from dragoman.gateway.response_store import (
     ResponseStore,
 )
 from dragoman.gateway.shared_responses import (
-    OneProcess,
+    NoSharedResponses,
     SharedResponses,
     WantedResponses,
     missing_responses,
@@ -247,7 +247,7 @@ def test_only_what_this_process_does_not_know_is_asked_for() -> None:
 
 def test_one_process_finds_nothing_elsewhere() -> None:
     async def run() -> FoundResponses:
-        shared: SharedResponses = OneProcess()
+        shared: SharedResponses = NoSharedResponses()
         await shared.forget(OWNER, "resp_1")
         return await shared.find(WantedResponses(OWNER, ("resp_1",)), ignore)
 

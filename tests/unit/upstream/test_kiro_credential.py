@@ -79,7 +79,7 @@ async def test_a_stored_login_carries_a_conversation_past_the_end_of_its_tokens(
             answer = await fetch(simulator.url, request)
             if answer.status == 403:
                 clock[0] += 3600
-                assert await subject.refused(answer.status, request)
+                assert await subject.on_refusal(answer.status, request)
                 answer = await fetch(simulator.url, await subject.sign(HttpRequest("GET", "/ListAvailableModels")))
             assert answer.status == 200
     assert paths(simulator).count("/refreshToken") == 3
@@ -90,8 +90,8 @@ async def test_two_hundred_refusals_make_one_refresh(tmp_path: Path) -> None:
     service = SignInService(grant_tokens(), delay=0.01)
     subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch)
     signed = await asyncio.gather(*(subject.sign(CHAT) for _ in range(200)))
-    assert all(await asyncio.gather(*(subject.refused(403, request) for request in signed[:150])))
-    assert all([await subject.refused(403, request) for request in signed[150:]])
+    assert all(await asyncio.gather(*(subject.on_refusal(403, request) for request in signed[:150])))
+    assert all([await subject.on_refusal(403, request) for request in signed[150:]])
     assert len(service.calls) == 1
 
 
@@ -99,14 +99,14 @@ async def test_many_requests_share_one_refresh_without_the_token_that_was_refuse
     service = SignInService(grant_tokens())
     subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch)
     await subject.sign(CHAT)
-    assert all([await subject.refused(401) for _ in range(5)])
+    assert all([await subject.on_refusal(401) for _ in range(5)])
     assert len(service.calls) == 1
 
 
 async def test_a_service_that_refuses_every_token_is_not_asked_for_ever_more_of_them(tmp_path: Path) -> None:
     service = SignInService(grant_tokens())
     subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch)
-    renewed = [await subject.refused(403, await subject.sign(CHAT)) for _ in range(5)]
+    renewed = [await subject.on_refusal(403, await subject.sign(CHAT)) for _ in range(5)]
     assert renewed == [True] + [False] * 4
     assert len(service.calls) == 1
 
@@ -115,7 +115,7 @@ async def test_a_service_that_refuses_every_token_is_not_asked_for_ever_more_of_
 async def test_other_refusals_renew_nothing(tmp_path: Path, status: int) -> None:
     service = SignInService(grant_tokens())
     subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch)
-    assert not await subject.refused(status, await subject.sign(CHAT))
+    assert not await subject.on_refusal(status, await subject.sign(CHAT))
     assert service.calls == []
 
 
@@ -163,7 +163,7 @@ async def test_a_refused_token_that_another_program_has_replaced_needs_no_call(t
     subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch)
     request = await subject.sign(CHAT)
     write_store(tmp_path, access_token="theirs", expires_at=render_time(NOW + 7200))
-    assert await subject.refused(401, request)
+    assert await subject.on_refusal(401, request)
     assert bearer(await subject.sign(CHAT)) == "theirs"
     assert service.calls == []
 
@@ -457,7 +457,7 @@ def test_an_api_key_is_sent_as_one_without_a_profile_and_never_renewed() -> None
     subject = credential(ApiKeyStore(SecretText("ksk_1")), SignInService(grant_tokens()).fetch, profile="auto")
     request = asyncio.run(subject.sign(CHAT))
     assert (bearer(request), request.header("tokentype"), request.body) == ("ksk_1", "API_KEY", CHAT.body)
-    assert not asyncio.run(subject.refused(403, request))
+    assert not asyncio.run(subject.on_refusal(403, request))
 
 
 def test_an_external_provider_is_asked_by_form_at_its_own_endpoint(tmp_path: Path) -> None:
@@ -595,5 +595,5 @@ async def test_a_configured_key_signs_in_the_style_of_its_upstream() -> None:
 
     assert (await configured(key, "authorization").sign(request)).header("authorization") == "Bearer sk-1"
     assert (await configured(key, "x-api-key").sign(request)).headers == (("x-api-key", "sk-1"),)
-    assert await configured(key, "authorization").refused(401) is False
+    assert await configured(key, "authorization").on_refusal(401) is False
     assert await configured(plain_value(""), "authorization").sign(CHAT) == CHAT

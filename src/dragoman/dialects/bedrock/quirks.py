@@ -63,16 +63,18 @@ def _each_media(
     """
     before = len(notes)
 
-    def fitted(block: Block, turn: int | None) -> Iterator[Block]:
+    def fit_blocks(block: Block, turn: int | None) -> Iterator[Block]:
         if isinstance(block, ToolResult) and any(isinstance(part, Media) for part in block.content):
-            yield structs.replace(block, content=tuple(each for part in block.content for each in fitted(part, None)))
+            yield structs.replace(
+                block, content=tuple(each for part in block.content for each in fit_blocks(part, None))
+            )
         elif not isinstance(block, Media):
             yield block
         elif (replacement := fit(block, turn)) is not None:
             yield replacement
 
     messages = tuple(
-        structs.replace(message, blocks=tuple(each for block in message.blocks for each in fitted(block, turn)))
+        structs.replace(message, blocks=tuple(each for block in message.blocks for each in fit_blocks(block, turn)))
         for turn, message in enumerate(conversation.messages)
     )
     return conversation if len(notes) == before else structs.replace(conversation, messages=messages)
@@ -119,22 +121,22 @@ class NameDocuments(Filter):
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
     ) -> tuple[Conversation, MakeResponseFilter | None]:
-        taken: set[str] = set()
-        return _each_media(conversation, notes, lambda media, _: _named(media, taken, notes)), None
+        used_names: set[str] = set()
+        return _each_media(conversation, notes, lambda media, _: _named(media, used_names, notes)), None
 
 
-def _named(media: Media, taken: set[str], notes: Notes) -> Media:
+def _named(media: Media, used_names: set[str], notes: Notes) -> Media:
     if media.kind != "document":
         return media
     # Only letters, digits, single spaces and - ( ) [ ] _ are allowed.
     clean = re.sub(r"[^a-zA-Z0-9 ()\[\]_-]", "-", re.sub(r"\s+", " ", media.name)).strip()
     clean = clean[:LONGEST_NAME].rstrip() or "document"
     number, name = 1, clean
-    while name in taken:
+    while name in used_names:
         number += 1
         suffix = f" ({number})"
         name = clean[: LONGEST_NAME - len(suffix)].rstrip() + suffix
-    taken.add(name)
+    used_names.add(name)
     if name == media.name:
         return media
     notes.renamed("bedrock.document.name", media.at.path, f"the document {media.name!r} is sent as {name!r}")

@@ -308,7 +308,7 @@ def _settings(
     config = _object(fields, "inferenceConfig")
     limit, stops = config.integer("maxTokens", None), config.strings("stopSequences", ())
     sampling = take_sampling(config, {"temperature": "temperature", "top_p": "topP"})
-    top_k = _taken(vendor_fields, vendor.top_k, (int, float))
+    top_k = _take_path(vendor_fields, vendor.top_k, (int, float))
     if isinstance(top_k, int | float):
         sampling["top_k"] = top_k
     output = _object(fields, "outputConfig")
@@ -350,7 +350,7 @@ def _effort(output: Fields, vendor_fields: dict[str, Json], vendor: Vendor) -> s
     path = vendor.effort
     if path[:1] == ("outputConfig",):
         return output.text(path[1], "")
-    effort = _taken(vendor_fields, path[1:], (str,))
+    effort = _take_path(vendor_fields, path[1:], (str,))
     return effort if isinstance(effort, str) else ""
 
 
@@ -369,7 +369,7 @@ def _thinking(effort: str, vendor_fields: dict[str, Json], vendor: Vendor) -> Th
     return Thinking(mode, effort, budget if isinstance(budget, int) else None, show)  # type: ignore[arg-type]
 
 
-def _taken(vendor_fields: dict[str, Json], path: tuple[str, ...], kinds: tuple[type, ...]) -> Json:
+def _take_path(vendor_fields: dict[str, Json], path: tuple[str, ...], kinds: tuple[type, ...]) -> Json:
     """Remove and return the value at a path of one or two names if it has one of the types, else return None.
 
     An object that becomes empty is removed too.

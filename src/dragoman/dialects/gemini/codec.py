@@ -204,7 +204,7 @@ _TRAITS: tuple[Trait, ...] = (
     "whole_calls",
     "bare_tools",
     "choice_names",
-    "home_names",
+    "same_family_names",
     "result_errors",
     "reasoning",
     "signed_content",

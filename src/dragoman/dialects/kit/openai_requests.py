@@ -83,12 +83,12 @@ def take_user(fields: Fields, extra: Object) -> str:
     return ""
 
 
-def thinking_of(effort: str) -> Thinking:
+def thinking_from_effort(effort: str) -> Thinking:
     """Return the thinking setting of an effort."""
     return Thinking("off") if effort == "none" else Thinking(effort=effort)
 
 
-def effort_of(thinking: Thinking, api: str) -> str:
+def effort_from_thinking(thinking: Thinking, api: str) -> str:
     """Return the effort of a thinking setting; "" to send none. Raises Unrepresentable."""
     if thinking.mode not in {"default", "off"} or thinking.budget is not None or thinking.show is not None:
         raise Unrepresentable(f"{api} accepts only a thinking effort, or no thinking setting", at="thinking")

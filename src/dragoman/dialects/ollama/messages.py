@@ -378,29 +378,29 @@ class OllamaEncoder(DeltaEncoder):
         before, _, after = self._line({name: _PLACEHOLDER}).partition(jsonio.quote(_PLACEHOLDER))
         return LaneTarget(b"", before, after)
 
-    def started(self, event: ev.Started) -> None:
+    def start(self, event: ev.Started) -> None:
         self._head["model"] = event.model or self._head["model"]
         self._first = EXTRAS.wire_fields(event.extra)
 
-    def text(self, text: str) -> Payload:
+    def render_text(self, text: str) -> Payload:
         return self._line_payload({"content": text})
 
-    def thought(self, text: str) -> Payload:
+    def render_thinking(self, text: str) -> Payload:
         return self._line_payload({"thinking": text})
 
-    def call(self, call: ToolCall) -> Payload:
+    def render_call(self, call: ToolCall) -> Payload:
         body = FUNCTIONS.render_call(call, LocalMisuse)
         function: Json = {"index": self._call_count, **members(body["function"])}
         self._call_count += 1
         return self._line_payload({"tool_calls": [{**body, "function": function}]})
 
-    def own(self, fields: dict[str, Json]) -> Payload:
+    def render_own_event(self, fields: dict[str, Json]) -> Payload:
         return self._line_payload({}, fields)
 
-    def finished(self, stop: Stop, usage: Usage | None) -> Payload:
+    def render_end(self, stop: Stop, usage: Usage | None) -> Payload:
         return self._line_payload({}, _render_end(stop, usage), EXTRAS.wire_fields(stop.extra))
 
-    def failed(self, fault: Fault) -> Payload:
+    def render_failure(self, fault: Fault) -> Payload:
         return Payload(b"", render_fault(fault), True)
 
     def _line_payload(self, content: dict[str, Json], *more: dict[str, Json]) -> Payload:

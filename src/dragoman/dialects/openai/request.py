@@ -7,7 +7,13 @@ from collections.abc import Callable
 from msgspec import structs
 
 from dragoman.dialects.base import ApiRequest
-from dragoman.dialects.kit.openai_requests import effort_of, parse_schema, render_schema, take_user, thinking_of
+from dragoman.dialects.kit.openai_requests import (
+    effort_from_thinking,
+    parse_schema,
+    render_schema,
+    take_user,
+    thinking_from_effort,
+)
 from dragoman.dialects.kit.settings import guard_depth, take_choices, take_max_tokens, take_sampling, take_stops
 from dragoman.dialects.kit.values import items
 from dragoman.dialects.openai.blocks import API_NAME, EXTRAS, MAX_TOKENS_FIELDS, OpenaiSettings, flat_text
@@ -59,7 +65,7 @@ def parse_request(settings: OpenaiSettings, call: ApiRequest) -> Conversation:
         tools=tools,
         tool_choice=tool_choice,
         output=_output(fields, extra_fields),
-        thinking=thinking_of(fields.text("reasoning_effort", "")),
+        thinking=thinking_from_effort(fields.text("reasoning_effort", "")),
         max_tokens=max_tokens,
         stop=take_stops(fields, "stop"),
         sampling=take_sampling(fields, {**SAMPLING_FIELDS, **{name: name for name in settings.more_sampling}}),
@@ -111,7 +117,7 @@ def render_request(settings: OpenaiSettings, conversation: Conversation) -> ApiR
     body |= request_fields(conversation.tools, form)
     body |= render_choice(conversation)
     body |= _render_output(conversation.output)
-    if effort := effort_of(conversation.thinking, API_NAME):
+    if effort := effort_from_thinking(conversation.thinking, API_NAME):
         body["reasoning_effort"] = effort
     if conversation.max_tokens is not None:
         body[str(own.get("~max_tokens", settings.max_tokens_field))] = conversation.max_tokens

@@ -180,7 +180,7 @@ class ResponsesEncoder(Encoder):
                 yield from self._stopped(stop)
             case ev.Finished():
                 assert self._envelope is not None
-                response = self._envelope.ended(self._stop, self._finished_items(), self._usage)
+                response = self._envelope.render_ended(self._stop, self._finished_items(), self._usage)
                 yield self._event(f"response.{response['status']}", {"response": response})
             case ev.Failed(fault):
                 yield from self._failed(fault)
@@ -210,7 +210,7 @@ class ResponsesEncoder(Encoder):
         if self._envelope is None:  # the SDKs accept no event before response.created
             yield from self._started(ev.Started("", ""))
         assert self._envelope is not None
-        response = self._envelope.failed(render_failure(fault), self._finished_items())
+        response = self._envelope.render_failed(render_failure(fault), self._finished_items())
         yield structs.replace(self._event("response.failed", {"response": response}), error=True)
 
     def _finished_items(self) -> list[Json]:

@@ -195,7 +195,7 @@ def render_reply(reply: Reply, request: Conversation, environment: Environment) 
         if isinstance(effect, WebResults)
     }
     output = [item for block in choice.blocks if (item := writer.item(block)) is not None]
-    return jsonio.encode(envelope.ended(choice.stop, output, reply.usage))
+    return jsonio.encode(envelope.render_ended(choice.stop, output, reply.usage))
 
 
 class Envelope:
@@ -221,7 +221,7 @@ class Envelope:
             **extra,
         }
 
-    def ended(self, stop: Stop, output: Sequence[Json], usage: Usage | None) -> JsonObject:
+    def render_ended(self, stop: Stop, output: Sequence[Json], usage: Usage | None) -> JsonObject:
         """Return the object of a response that has ended, or that still runs in the background."""
         own = EXTRAS.own_fields(stop.extra)
         if own.get("~status") in UNFINISHED:
@@ -233,7 +233,7 @@ class Envelope:
         counts = render_usage(usage or Usage())
         return {**self.head, "status": status, "incomplete_details": details, "output": list(output), "usage": counts}
 
-    def failed(self, error: JsonObject, output: Sequence[Json]) -> JsonObject:
+    def render_failed(self, error: JsonObject, output: Sequence[Json]) -> JsonObject:
         """Return the object of a response that has failed."""
         return {**self.head, "status": "failed", "error": error, "output": list(output)}
 

@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from msgspec import structs
 
 from dragoman.dialects.base import ApiRequest
-from dragoman.dialects.kit.openai_requests import effort_of, parse_schema, render_schema, take_user, thinking_of
+from dragoman.dialects.kit.openai_requests import (
+    effort_from_thinking,
+    parse_schema,
+    render_schema,
+    take_user,
+    thinking_from_effort,
+)
 from dragoman.dialects.kit.settings import guard_depth, take_max_tokens, take_sampling
 from dragoman.dialects.responses.blocks import API_NAME, EXTRAS, FAMILY, object_of, text_of
 from dragoman.dialects.responses.items import INSTRUCTIONS, ITEM_REFERENCE, ItemParser, render_items
@@ -81,7 +87,7 @@ def _thinking(fields: Fields, extra_fields: JsonObject) -> Thinking:
         return Thinking()
     effort = inner.text("effort", "")
     _keep(extra_fields, "reasoning", inner)
-    return thinking_of(effort)
+    return thinking_from_effort(effort)
 
 
 def _keep(extra_fields: JsonObject, prefix: str, inner: Fields) -> None:
@@ -244,7 +250,7 @@ def render_settings(conversation: Conversation) -> JsonObject:
     body: JsonObject = {}
     if text := _nested(extra_fields, "text") | _render_output(conversation.output):
         body["text"] = text
-    effort = effort_of(conversation.thinking, API_NAME)
+    effort = effort_from_thinking(conversation.thinking, API_NAME)
     if reasoning := ({"effort": effort} if effort else {}) | _nested(extra_fields, "reasoning"):
         body["reasoning"] = reasoning
     if conversation.max_tokens is not None:

@@ -315,12 +315,12 @@ def render_choice(conversation: Conversation) -> JsonObject:
     choice, inside = conversation.tool_choice, namespaces(conversation.tools)
     text_tools = requests.free_text_tools(conversation.tools)
 
-    def named(whole: str) -> Json:
+    def render_name(whole: str) -> Json:
         namespace, name = inside.get(whole, ("", whole))
         kind = "custom" if whole in text_tools else "function"
         return {"type": kind, "name": name, "namespace": namespace} if namespace else {"type": kind, "name": name}
 
-    fields = requests.render_choice(choice, API_NAME, named, lambda some: some)
+    fields = requests.render_choice(choice, API_NAME, render_name, lambda some: some)
     original = object_of(EXTRAS.own_fields(conversation.extra).get(CHOSEN))
     if original and original.get("names") == list(choice.names):
         fields["tool_choice"] = original.get("tool_choice")
@@ -398,13 +398,13 @@ def _with_unique_names(tools: Sequence[ToolSpec | Opaque]) -> Sequence[ToolSpec 
     wholes = {split_name(tool.extra, tool.name): tool.name for tool in specs}
     if len(wholes) == len({tool.name for tool in specs}):
         return tools
-    taken = {whole for (namespace, _), whole in wholes.items() if not namespace}
+    used_names = {whole for (namespace, _), whole in wholes.items() if not namespace}
     for (namespace, name), whole in wholes.items():
-        text_tools = whole
-        while namespace and text_tools in taken:
-            text_tools = f"{text_tools.removesuffix(name)}_{name}"
-        taken.add(text_tools)
-        wholes[namespace, name] = text_tools
+        unique_name = whole
+        while namespace and unique_name in used_names:
+            unique_name = f"{unique_name.removesuffix(name)}_{name}"
+        used_names.add(unique_name)
+        wholes[namespace, name] = unique_name
     return [
         structs.replace(tool, name=wholes[split_name(tool.extra, tool.name)]) if isinstance(tool, ToolSpec) else tool
         for tool in tools

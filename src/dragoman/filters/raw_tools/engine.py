@@ -13,9 +13,9 @@ could read. The engine sees the unread rest again with the next text, so it neve
     QUOTED   after calls in a block quotation or the like: they are text if other text follows.
     SPACE    after a marker that is followed by meaningless white space.
 
-`HeldText` buffers everything from a marker on that may turn out to be text. The engine commits it once it is certainly
-a call, and sends it unchanged once it is certainly not. Sent output is never taken back, and every decision depends on
-the text alone, not on how it was cut.
+`PendingText` buffers everything from a marker on that may turn out to be text. The engine commits it once it is
+certainly a call, and sends it unchanged once it is certainly not. Sent output is never taken back, and every decision
+depends on the text alone, not on how it was cut.
 """
 
 from __future__ import annotations

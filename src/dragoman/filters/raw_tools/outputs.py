@@ -166,7 +166,7 @@ class PendingCall:
 # --- Text from a marker on, while it is not certain whether it is a call
 
 
-class HeldText:
+class PendingText:
     """All text since a marker. In the end either the raw text is sent, or the outputs in `out`.
 
     `quotation`: a quotation that was open before the marker; if it is closed after the calls, they are text.

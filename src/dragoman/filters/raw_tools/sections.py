@@ -8,7 +8,7 @@ from dragoman.filters.raw_tools.bodies import make_reader
 from dragoman.filters.raw_tools.engine_base import AFTER, BODY, HEADER, PROSE, SECTION, STRAY, EngineBase
 from dragoman.filters.raw_tools.grammar import HeaderMatch, HeaderStatus, InterruptedHeader, MarkerRole
 from dragoman.filters.raw_tools.names import CallHeader
-from dragoman.filters.raw_tools.outputs import HeldText, PendingCall, stray_note
+from dragoman.filters.raw_tools.outputs import PendingCall, PendingText, stray_note
 from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT, CallPiece, EndOfCall, NamedCall, skip_white_space
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.values import ParameterSchema
@@ -277,7 +277,7 @@ class SectionStates(EngineBase):
             self._note("undeclared", f"the reply calls {call.name}, which the request does not declare")
         self.completed_calls += call.end(closed, valid, self._out)
 
-    def _nameless(self, hold: HeldText | None) -> None:
+    def _nameless(self, hold: PendingText | None) -> None:
         if self._auto and hold is not None:  # the call becomes text
             hold.fits, hold.strict = False, True
         else:

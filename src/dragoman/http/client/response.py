@@ -188,9 +188,9 @@ class ClientResponse(Struct, eq=False):
             while not pumping.done() or ready:
                 await arrived.wait()
                 arrived.clear()
-                taken = ready.copy()
+                pieces = ready.copy()
                 ready.clear()
-                for piece in taken:
+                for piece in pieces:
                     yield piece
                 self.resume()
             await pumping

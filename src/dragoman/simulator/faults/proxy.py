@@ -19,7 +19,13 @@ from dragoman.http.client.client import ClientResponse, HttpClient, PoolLimits
 from dragoman.http.exchange import ClientDisconnected, HttpExchange
 from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.serving import HttpServer, Listener
-from dragoman.simulator.faults.response import Pieces, ProxiedResponse, ProxyFault, Stale, render_response
+from dragoman.simulator.faults.response import (
+    Pieces,
+    ProxiedResponse,
+    ProxyFault,
+    SilentlyClosedConnection,
+    render_response,
+)
 from dragoman.simulator.response import BodyEnd, BodyPiece, Pause
 from dragoman.simulator.server import FlowControl, break_off, pause, read_request
 from dragoman.wire.http import HttpRequest
@@ -94,7 +100,7 @@ class FaultProxy:
         except (ClientFault, TransportError, UpstreamViolation):
             exchange.break_off()
         except asyncio.CancelledError:
-            if not exchange.interrupted():
+            if not exchange.was_interrupted():
                 raise
             self.disconnects.append(time.monotonic())
 
@@ -102,7 +108,7 @@ class FaultProxy:
         number, self.exchanges = self.exchanges, self.exchanges + 1
         faults = [self._use(fault) for fault in self._active_faults() if not fault.on_connect()]
         served = self._served[exchange.connection] = self._served.get(exchange.connection, -1) + 1
-        if any(isinstance(fault, Stale) and served >= fault.after for fault in faults):
+        if any(isinstance(fault, SilentlyClosedConnection) and served >= fault.after for fault in faults):
             exchange.break_off()
             return
         replacements = (fault.replace_response(request, number) for fault in faults)

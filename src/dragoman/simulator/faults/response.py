@@ -137,7 +137,7 @@ class HeaderFault(ProxyFault, frozen=True, kw_only=True):
         return response
 
 
-class Informed(ProxyFault, frozen=True, kw_only=True):
+class InterimResponses(ProxyFault, frozen=True, kw_only=True):
     """Interim responses (100, 103) before the final one."""
 
     codes: tuple[int, ...] = (100, 103)
@@ -342,7 +342,7 @@ class SlowHead(ProxyFault, frozen=True, kw_only=True):
             seen += piece
 
 
-class Stale(ProxyFault, frozen=True, kw_only=True):
+class SilentlyClosedConnection(ProxyFault, frozen=True, kw_only=True):
     """A kept connection closes silently at the request after `after` requests. The proxy counts them."""
 
     after: int = 1

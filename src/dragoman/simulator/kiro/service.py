@@ -162,7 +162,7 @@ class KiroService:
         served = self._tokens.serve(request)
         if served is not None:
             return served
-        refused = self._tokens.refused(request)
+        refused = self._tokens.check_access(request)
         if refused is not None:
             return _refuse(request, refused, f"token: {refused.message}")
         routed = route(request)

@@ -124,7 +124,7 @@ class KiroCredential:
             request = with_profile(request, arn) if arn else request
         return with_headers(request, (*headers, ("amz-sdk-invocation-id", str(uuid4()))))
 
-    async def refused(self, status: int, request: HttpRequest | None = None) -> bool:
+    async def on_refusal(self, status: int, request: HttpRequest | None = None) -> bool:
         """Renew a token that the service refused; `request`, as it was signed, shows which token that was.
 
         Do not call it for accounts that are suspended or out of quota: a new token does not help them. Raises
