@@ -166,10 +166,10 @@ def test_a_stream_that_passes_says_the_same(exchange: Exchange) -> None:
     conversation = exchange.conversation()
     assert exchange.stream is not None
     for seed in (0, 1, 5):
-        passing = PassThrough(plan(UPSTREAM, UPSTREAM, conversation, settings=exchange.settings), ENVIRONMENT)
-        data = b"".join([*map(passing.feed, pieces(exchange.stream, seed)), passing.close()])
+        pass_through = PassThrough(plan(UPSTREAM, UPSTREAM, conversation, settings=exchange.settings), ENVIRONMENT)
+        data = b"".join([*map(pass_through.feed, pieces(exchange.stream, seed)), pass_through.close()])
         if "error" in exchange.expected:
-            assert passing.fault is not None and passing.fault.kind == exchange.expected["error"]["kind"]
+            assert pass_through.fault is not None and pass_through.fault.kind == exchange.expected["error"]["kind"]
             with pytest.raises(UpstreamFault, match=exchange.expected["error"]["message"]):
                 read_by_client("openai", data, conversation)
         else:

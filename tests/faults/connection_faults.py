@@ -220,7 +220,7 @@ def _dropped(*, reset: bool) -> Callable[[Case], None]:
             *stream_and_whole("the first only", faults=(again,), may="answer", max_requests=1),
         ]
 
-    return run_probes(probes, alone=True, few=4)
+    return run_probes(probes, runs_by_itself=True, few=4)
 
 
 def _stale(case: Case) -> None:

@@ -104,7 +104,7 @@ def _cut_once(pair: Pair) -> Iterable[Probe]:
 
 def cut_everywhere(case: Case) -> None:
     run_probes(_cut_at_events, few=6)(case)
-    run_probes(_cut_once, alone=True)(case)
+    run_probes(_cut_once, runs_by_itself=True)(case)
 
 
 def _cut_in(label: str, **where: Any) -> Callable[[Pair], Iterable[Probe]]:

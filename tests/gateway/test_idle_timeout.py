@@ -104,11 +104,11 @@ EACH = [(dialect, number) for dialect, signs in SIGNS.items() for number in rang
 
 
 @pytest.mark.parametrize(("dialect", "number"), EACH)
-@pytest.mark.parametrize("passing", [True, False])
-def test_a_keep_alive_does_not_count_as_content(dialect: str, number: int, passing: bool) -> None:
+@pytest.mark.parametrize("is_pass_through", [True, False])
+def test_a_keep_alive_does_not_count_as_content(dialect: str, number: int, is_pass_through: bool) -> None:
     it, sign = registry.get(dialect), SIGNS[dialect][number]
     translation_plan = plan(it, it, Conversation("m", ()))
-    answer = PassThrough(translation_plan) if passing else ResponseTranslator(translation_plan)
+    answer = PassThrough(translation_plan) if is_pass_through else ResponseTranslator(translation_plan)
     answer.feed(BEGIN[dialect])
     answer.feed(sign)
     before = answer.quiet_chunks

@@ -347,14 +347,14 @@ def test_a_response_setting_applies_to_every_response_and_not_only_to_the_first(
 def test_frames_after_the_end_in_the_same_read_are_dropped(end: bytes) -> None:
     dialect = registry.get("openai")
     requests = Conversation("m", (Message("user", (Text("hi"),)),), stream=True)
-    passing = PassThrough(plan(dialect, dialect, requests))
+    pass_through = PassThrough(plan(dialect, dialect, requests))
     chunk = b'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[%b]}\n\n'
     sent = chunk % b'{"index":0,"delta":{"role":"assistant","content":"one"},"finish_reason":null}'
     stop = chunk % b'{"index":0,"delta":{},"finish_reason":"stop"}'
     late = chunk % b'{"index":0,"delta":{"content":"late"},"finish_reason":null}'
-    assert passing.feed(sent + stop + end + late) == sent + stop + end
-    assert passing.is_over
-    assert passing.feed(late) == b""
+    assert pass_through.feed(sent + stop + end + late) == sent + stop + end
+    assert pass_through.is_over
+    assert pass_through.feed(late) == b""
 
 
 _COUNTS = '"prompt_tokens":7,"completion_tokens":7,"total_tokens":14'
@@ -383,9 +383,9 @@ def test_frames_of_a_lane_are_forwarded_like_frames_that_are_read_one_by_one(
     data = "".join([*sent, *end]).encode()
 
     def pass_through(pieces: list[bytes]) -> tuple[bytes, bool, int, object]:
-        passing = PassThrough(planned)
-        out = b"".join([passing.feed(piece) for piece in pieces])
-        return out + passing.close(), passing.is_over, passing._count, passing.progress.usage
+        pass_through = PassThrough(planned)
+        out = b"".join([pass_through.feed(piece) for piece in pieces])
+        return out + pass_through.close(), pass_through.is_over, pass_through._count, pass_through.progress.usage
 
     assert pass_through([data]) == pass_through([piece + b"\n\n" for piece in data.split(b"\n\n")[:-1]])
 
@@ -398,28 +398,30 @@ def _pass_through_and_frame() -> tuple[PassThrough, Callable[[str], bytes]]:
 
 
 def test_frames_of_a_lane_are_sent_in_the_same_read() -> None:
-    passing, frame = _pass_through_and_frame()
+    pass_through, frame = _pass_through_and_frame()
     sent = [frame(f'{{"content":"word {at}"}}') for at in range(12)]
-    assert [passing.feed(b"".join(sent[:6])), passing.feed(b"".join(sent[6:]) + sent[0][:20])] == [
+    assert [pass_through.feed(b"".join(sent[:6])), pass_through.feed(b"".join(sent[6:]) + sent[0][:20])] == [
         b"".join(sent[:6]),
         b"".join(sent[6:]),
     ]
 
 
 def test_the_buffer_before_an_encoder_is_bounded() -> None:
-    passing, frame = _pass_through_and_frame()
+    pass_through, frame = _pass_through_and_frame()
     for at in range(200):
-        passing.feed(frame(f'{{"content":"w","x{at}":1}}'))
-    assert len(passing._uncounted) < 64
+        pass_through.feed(frame(f'{{"content":"w","x{at}":1}}'))
+    assert len(pass_through._uncounted) < 64
 
 
 def test_an_end_made_by_the_gateway_continues_ids_and_numbers() -> None:
     dialect = registry.get("responses")
-    passing = PassThrough(plan(dialect, dialect, Conversation("m", (Message("user", (Text("hi"),)),), stream=True)))
+    pass_through = PassThrough(
+        plan(dialect, dialect, Conversation("m", (Message("user", (Text("hi"),)),), stream=True))
+    )
     response = {"id": "resp_1", "object": "response", "created_at": 1, "status": "in_progress", "model": "m"}
     created = {"type": "response.created", "sequence_number": 0, "response": {**response, "output": []}}
-    passing.feed(b"event: response.created\ndata: %b\n\n" % json.dumps(created).encode())
-    end = passing.close(Fault("server", "cut"))
+    pass_through.feed(b"event: response.created\ndata: %b\n\n" % json.dumps(created).encode())
+    end = pass_through.close(Fault("server", "cut"))
     error_frame = json.loads(end.partition(b"data: ")[2])
     assert (error_frame["type"], error_frame["sequence_number"], error_frame["response"]["id"]) == (
         "response.failed",

@@ -359,7 +359,7 @@ def test_requests_succeed_although_recordings_cannot_be_written(tmp_path: Path) 
         ask(harness)
 
 
-def test_the_memory_of_captures_is_given_back(tmp_path: Path) -> None:
+def test_the_memory_of_captures_is_released(tmp_path: Path) -> None:
     with gateway_with_simulator(SCRIPT, tmp_path, "openai", **FULL) as (harness, _):
         current = harness.running.gateway.recording.recorder
         assert current is not None

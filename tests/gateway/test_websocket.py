@@ -429,7 +429,7 @@ def test_a_client_that_leaves_cancels_its_upstream(tmp_path: Path) -> None:
 # --- load: many sessions, slow readers, a gateway that stops
 
 
-def test_256_sessions_are_held_at_once(tmp_path: Path) -> None:
+def test_256_sessions_are_open_at_once(tmp_path: Path) -> None:
     limits: dict[str, Any] = {"server__limits__peer_connections": 512, "more": "limits.concurrency = 256"}
     with gateway_with_simulator("", tmp_path, **limits) as (harness, simulator), ExitStack() as stack:
         clients = [stack.enter_context(session(harness)) for _ in range(256)]

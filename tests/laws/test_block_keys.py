@@ -249,7 +249,7 @@ def test_gemini_signed_calls_with_think_tags_have_numbers_of_their_own() -> None
 @pytest.mark.parametrize(
     "text", ["<think>a</think>b", "<think>a</think>", HERMES, f"<think>a</think>{HERMES}", "plain"]
 )
-def test_an_item_that_was_announced_but_held_back_leaves_no_gap(text: str) -> None:
+def test_an_item_that_was_announced_but_buffered_leaves_no_gap(text: str) -> None:
     """Before, a Responses client got the message's `output_item.added`, and then another item at the same index."""
     events = (Started("i", "m"), BlockStarted(0, Text("")), TextDelta(0, text), BlockEnded(0))
     data = stream_of("responses", (*events, Stopped(Stop(StopReason.END)), FINISHED))

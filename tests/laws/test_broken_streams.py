@@ -379,18 +379,18 @@ def planned(client: str, upstream: str, **settings: Any) -> Plan:
 
 
 def translated(
-    translation_plan: Plan, data: bytes, *, bytewise: bool = False, passing: bool = False
+    translation_plan: Plan, data: bytes, *, bytewise: bool = False, is_pass_through: bool = False
 ) -> tuple[bytes, ResponseTranslator]:
     answer = (
         PassThrough(translation_plan, fixed_environment())
-        if passing
+        if is_pass_through
         else ResponseTranslator(translation_plan, fixed_environment())
     )
     pieces = [data[at : at + 1] for at in range(len(data))] if bytewise else [data]
     return b"".join([*map(answer.feed, pieces), answer.close()]), answer
 
 
-def ways(dialect: str) -> Iterable[tuple[Plan, bool]]:
+def plans_to_all_clients(dialect: str) -> Iterable[tuple[Plan, bool]]:
     """Every client, and the same dialect in all its ways: bytes that pass, frames that are kept, and written anew."""
     for client in DIALECTS:
         yield planned(client, dialect), False
@@ -407,25 +407,25 @@ def ends_well(client: Dialect, out: bytes) -> bool:
 @pytest.mark.parametrize(("dialect", "stream"), [*rows(BROKEN)])
 def test_a_broken_stream_ends_with_the_clients_error(dialect: str, stream: Stream) -> None:
     data = b"".join(FRAMING[dialect](*event) for event in stream)
-    for translation_plan, passing in ways(dialect):
+    for translation_plan, is_pass_through in plans_to_all_clients(dialect):
         for bytewise in (False, True):
-            out, answer = translated(translation_plan, data, bytewise=bytewise, passing=passing)
-            assert answer.fault is not None, (translation_plan.client.name, passing, out)
-            assert not ends_well(translation_plan.client, out), (translation_plan.client.name, passing, out)
+            out, answer = translated(translation_plan, data, bytewise=bytewise, is_pass_through=is_pass_through)
+            assert answer.fault is not None, (translation_plan.client.name, is_pass_through, out)
+            assert not ends_well(translation_plan.client, out), (translation_plan.client.name, is_pass_through, out)
             if (
                 translation_plan.client.name == "openai"
             ):  # its SDKs look for this field alone, and take `[DONE]` for a good end
-                assert b'"error":' in out, (passing, out)
+                assert b'"error":' in out, (is_pass_through, out)
 
 
 @pytest.mark.parametrize(("dialect", "stream"), [*rows(HARMLESS)])
 def test_a_harmless_oddity_passes(dialect: str, stream: Stream) -> None:
     data = b"".join(FRAMING[dialect](*event) for event in stream)
-    for translation_plan, passing in ways(dialect):
+    for translation_plan, is_pass_through in plans_to_all_clients(dialect):
         for bytewise in (False, True):
-            out, answer = translated(translation_plan, data, bytewise=bytewise, passing=passing)
-            assert answer.fault is None, (translation_plan.client.name, passing, answer.fault)
-            assert ends_well(translation_plan.client, out), (translation_plan.client.name, passing, out)
+            out, answer = translated(translation_plan, data, bytewise=bytewise, is_pass_through=is_pass_through)
+            assert answer.fault is None, (translation_plan.client.name, is_pass_through, answer.fault)
+            assert ends_well(translation_plan.client, out), (translation_plan.client.name, is_pass_through, out)
             reply = assemble_reply(laws.decode_events(translation_plan.client, out))
             calls = [block for block in reply.choices[0].blocks if isinstance(block, ToolCall)]
             assert [json.loads(call.arguments or "{}") for call in calls][:1] == [{"path": "a"}], out
@@ -453,8 +453,8 @@ def test_a_gemini_call_in_pieces_that_a_limit_cut_is_not_complete() -> None:
     """An open call is closed uncompleted where the answer stopped at a limit (docs/decisions/answers.md#d7)."""
     stream = [G_TEXT, *G_PIECES[:2], _g({"text": ""}, stop="MAX_TOKENS")]
     data = b"".join(FRAMING["gemini"](*event) for event in stream)
-    for translation_plan, passing in ways("gemini"):
-        out, answer = translated(translation_plan, data, passing=passing)
+    for translation_plan, is_pass_through in plans_to_all_clients("gemini"):
+        out, answer = translated(translation_plan, data, is_pass_through=is_pass_through)
         reply = assemble_reply(laws.decode_events(translation_plan.client, out))
         assert answer.fault is None and reply.choices[0].stop.reason is StopReason.LENGTH, translation_plan.client.name
 
@@ -463,12 +463,12 @@ def test_the_error_field_of_old_llama_cpp_servers_is_the_error() -> None:
     """They write `error:` where others write `data:`; by the specification of SSE it is nothing."""
     data = b"".join(FRAMING["openai"](*event) for event in (O_ROLE, O_TEXT))
     data += b'error: {"code":400,"message":"too long","type":"exceed_context_size_error"}\n\n'
-    for translation_plan, passing in ways("openai"):
+    for translation_plan, is_pass_through in plans_to_all_clients("openai"):
         for bytewise in (False, True):
-            out, answer = translated(translation_plan, data, bytewise=bytewise, passing=passing)
+            out, answer = translated(translation_plan, data, bytewise=bytewise, is_pass_through=is_pass_through)
             assert answer.fault is not None and answer.fault.kind == "context_full", (
                 translation_plan.client.name,
-                passing,
+                is_pass_through,
             )
             assert b"too long" in out and not ends_well(translation_plan.client, out)
 
@@ -504,11 +504,11 @@ def test_a_frame_that_cannot_be_read_passes_in_its_own_dialect(dialect: str, kin
     bad = bad_frame(dialect, kind)
     for at in range(1, len(frames)):
         data = b"".join([*frames[:at], bad, *frames[at:]])
-        for passing in (False, True):
-            out, answer = translated(planned(dialect, dialect), data, passing=passing)
+        for is_pass_through in (False, True):
+            out, answer = translated(planned(dialect, dialect), data, is_pass_through=is_pass_through)
             assert answer.fault is None and bad in out
             assert [(note.rule, note.action) for note in answer.notes].count(("stream.unread_frame", "changed")) == 1
-            if passing:
+            if is_pass_through:
                 assert out == data
 
 

@@ -74,8 +74,8 @@ def test_cuts_do_not_matter(client: Dialect, events: Events, data: st.DataObject
 
 
 def _cuts_do_not_matter(source: Dialect, client: Dialect, events: Events, data: st.DataObject) -> None:
-    ways = ResponseFilters(plan(source, source, EMPTY_REQUEST), BlockKeys.after(events))
-    stream = laws.encode_events(source, ways.feed(events))
+    filters = ResponseFilters(plan(source, source, EMPTY_REQUEST), BlockKeys.after(events))
+    stream = laws.encode_events(source, filters.feed(events))
     if stream and data.draw(st.booleans(), "broken"):
         at = data.draw(st.integers(0, len(stream) - 1))
         stream = data.draw(st.sampled_from([stream[:at], stream[:at] + b"\xff" + stream[at + 1 :]]))

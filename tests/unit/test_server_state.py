@@ -114,7 +114,7 @@ def test_elsewhere_it_is_refused_and_the_place_is_named(title: str, target: str)
 
 @pytest.mark.parametrize("source", NAMES)
 @pytest.mark.parametrize("target", NAMES)
-def test_a_result_without_a_call_is_still_an_orphan_where_nothing_is_held(source: str, target: str) -> None:
+def test_a_result_without_a_call_is_still_an_orphan_where_nothing_is_stored(source: str, target: str) -> None:
     if source not in ("anthropic", "responses"):
         return
     translation_plan = planned(source, target, anthropic() if source == "anthropic" else responses())
@@ -160,7 +160,7 @@ def test_a_compatible_service_can_be_configured_as_without_threads() -> None:
         dragoman.translate_request(anthropic(thread=THREAD), source="anthropic", target="anthropic", threads=False)
 
 
-def test_no_thread_is_nothing_held() -> None:
+def test_without_a_thread_nothing_is_stored() -> None:
     assert read("anthropic", anthropic(thread=None)).server_state == ()
     assert (
         read("responses", responses(previous_response_id=None, conversation=None, background=False)).server_state == ()

@@ -325,10 +325,10 @@ def test_reasoning_signature_text_usage() -> None:
 
 def test_an_exception_inside_a_200() -> None:
     throttled = exception("ThrottlingException", message="slow down")
-    alone = dragoman.stream_translator(source="kiro", target="anthropic")
-    alone.feed(throttled)
-    assert alone.error is not None
-    assert (alone.error.fault.kind, alone.error.fault.status) == ("rate_limit", 429)
+    lone_error = dragoman.stream_translator(source="kiro", target="anthropic")
+    lone_error.feed(throttled)
+    assert lone_error.error is not None
+    assert (lone_error.error.fault.kind, lone_error.error.fault.status) == ("rate_limit", 429)
     late = parse_message_stream(client_stream(frames(text("Hel")) + throttled))
     assert late["error"] == {"type": "rate_limit_error", "message": "slow down"}
     assert late["stop_reason"] is None

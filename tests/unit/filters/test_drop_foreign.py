@@ -211,10 +211,10 @@ WITH_A_SLOT = [name for name in registry.names() if name not in ("gemini", "kiro
 def filtered_reply(
     client: str, blocks: tuple[Block, ...], why: StopReason = StopReason.TOOL
 ) -> tuple[Events, list[str]]:
-    ways = ResponseFilters(plan(registry.get(client), GEMINI, EMPTY_REQUEST))
-    events = ways.feed(reply_events(Reply("r", "claude-x", (Choice(blocks, Stop(why)),)), ways.keys))
+    filters = ResponseFilters(plan(registry.get(client), GEMINI, EMPTY_REQUEST))
+    events = filters.feed(reply_events(Reply("r", "claude-x", (Choice(blocks, Stop(why)),)), filters.keys))
     check(events)
-    return events, [note.rule for note in ways.notes]
+    return events, [note.rule for note in filters.notes]
 
 
 def sent_back(client: str, blocks: tuple[Block, ...], upstream_config: str = "gemini") -> tuple[Block, ...]:
@@ -246,8 +246,8 @@ def test_the_signatures_of_calls_return_through_every_client_that_has_a_slot(cli
 @pytest.mark.parametrize("streamed", [True, False])
 def test_signed_thinking_returns_through_a_gemini_client(upstream: str, streamed: bool) -> None:
     sealed = (Reasoning("hm", upstream, Signature(upstream, "s1")), ToolCall("call_1", "read", "{}"))
-    ways = ResponseFilters(plan(GEMINI, registry.get(upstream), EMPTY_REQUEST))
-    events = ways.feed(reply_events(Reply("r", "claude-x", (Choice(sealed, Stop(StopReason.TOOL)),)), ways.keys))
+    filters = ResponseFilters(plan(GEMINI, registry.get(upstream), EMPTY_REQUEST))
+    events = filters.feed(reply_events(Reply("r", "claude-x", (Choice(sealed, Stop(StopReason.TOOL)),)), filters.keys))
     if streamed:
         seen = assemble_reply(decode_events(GEMINI, encode_events(GEMINI, events)))
     else:

@@ -391,8 +391,8 @@ def test_both_slots_of_openai_fit(source: str, target: str) -> None:
     translation = dragoman.translate_request(body, source=source, target=target)
     assert len(translation.body["user"]) == len(translation.body["safety_identifier"]) == 64
     assert sorted(note.at for note in translation.notes if note.rule == "user.hashed") == ["safety_identifier", "user"]
-    alone = {**ASKING[source], "safety_identifier": "s" * 100, "model": "m"}
-    translation = dragoman.translate_request(alone, source=source, target=source)
+    request = {**ASKING[source], "safety_identifier": "s" * 100, "model": "m"}
+    translation = dragoman.translate_request(request, source=source, target=source)
     assert len(translation.body["safety_identifier"]) == 64
 
 

@@ -128,7 +128,7 @@ def test_a_call_that_goes_on_after_its_json_was_whole_fails_the_stream() -> None
     assert back.feed((FINISHED,)) == ()
 
 
-def test_what_is_held_is_bounded_and_past_it_the_stream_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_buffered_is_bounded_and_past_it_the_stream_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.filters.response.BUFFER_LIMIT", 10)
     back, _ = back_of(SerializeBlocks())
     back.feed((Started("r", "m"), BlockStarted(0, Text("")), BlockStarted(1, ToolCall("b", "g"))))
@@ -199,7 +199,7 @@ def test_arguments_that_begin_as_an_object_stream_live() -> None:
         assert back.feed(batch) is batch
 
 
-def test_arguments_that_are_no_object_are_held_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_that_are_no_object_are_buffered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.filters.calls.BUFFER_LIMIT", 5)
     back, _ = back_of(WrapArguments(OBJECT, OBJECT))
     out = back.feed((Started("r", "m"), *call(0, "f", "abcdef", end=False)))

@@ -350,7 +350,7 @@ def test_the_summary_of_the_past_travels(target: str, role: str) -> None:
     block = {"type": "compaction", "content": "We chose blue.", "tool_changes": [definition("inline")]}
     planned = sent_to(target, anthropic([{"role": role, "content": [block]}, USER], [tool("Read")]))
     assert "We chose blue." in text_of(planned)
-    assert planned.translated.messages[0].role == "user", "the summary is what the model is told, not what it said"
+    assert planned.translated.messages[0].role == "user", "the summary is sent to the model, not a reply of it"
     assert names(planned) == ["Read", "inline"]
     assert "compaction.as_text" in rules(planned)
 

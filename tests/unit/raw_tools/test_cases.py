@@ -164,7 +164,7 @@ def test_a_whole_section_in_one_chunk() -> None:
     ]
 
 
-def test_text_before_and_after_the_section_goes_out_at_once() -> None:
+def test_text_before_and_after_the_section_is_sent_at_once() -> None:
     before, opened, called, after = written({"reasoning": each} for each in ("I look.", SB, CALL + SE, " Done."))
     assert json.loads(before[6:])["choices"][0]["delta"] == {"reasoning": "I look."}
     assert opened == b""
@@ -223,7 +223,7 @@ def test_after_the_section_a_second_one_is_read() -> None:
     assert found.texts["reasoning"].strip() == "and"
 
 
-def test_over_a_megabyte_what_is_held_goes_out_and_the_next_section_is_read() -> None:
+def test_over_a_megabyte_the_buffer_is_sent_and_the_next_section_is_read() -> None:
     long = f'{CB}functions.task:0{AB}{{"a": "{"x" * BUFFER_LIMIT}"}}{CE}'
     found = client_stream(SB, long, SE, SB, CALL, SE, mode="buffered")
     assert [call["id"] for call in found.calls] == ["functions.task:45"]

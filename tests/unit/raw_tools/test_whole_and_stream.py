@@ -319,7 +319,7 @@ def test_prose_comes_back_byte_for_byte(table: str, seed: int) -> None:
 
 
 @every_table
-def test_a_long_argument_is_not_held(table: str) -> None:
+def test_a_long_argument_is_not_buffered(table: str) -> None:
     """A string streams: no format needs to see its end first."""
     opening, _, _ = RENDER[table]([CallToWrite("write", {"content": "HERE"}, {})]).partition("HERE")
     engine = Engine(table, DeclaredTools([WRITE]))
@@ -332,7 +332,7 @@ def test_a_long_argument_is_not_held(table: str) -> None:
 
 
 @every_table_of_auto
-def test_text_with_half_markers_is_not_held(table: str) -> None:
+def test_text_with_half_markers_is_not_buffered(table: str) -> None:
     example = RENDER[table]([CallToWrite("bash", {"command": "ls"}, {})])
     engine = Engine("auto", DeclaredTools(TOOLS))
     text = "Some words " + example[: len(example) // 4]
@@ -352,7 +352,7 @@ _SOME_QUOTED = [(table, _OPEN[at % len(_OPEN)]) for at, table in enumerate(_IN_A
 
 
 @pytest.mark.parametrize(("table", "before"), _QUOTED if IS_LONG_RUN else _SOME_QUOTED)
-def test_a_quotation_that_never_closes_is_held_up_to_the_limit(table: str, before: str) -> None:
+def test_a_quotation_that_never_closes_is_buffered_up_to_the_limit(table: str, before: str) -> None:
     example = RENDER[table]([CallToWrite("bash", {"command": "ls"}, {})])
     engine = Engine("auto", DeclaredTools(TOOLS))
     engine.feed(before + example)

@@ -529,7 +529,7 @@ def test_one_region_that_refuses_does_not_hide_the_profile_of_the_other(tmp_path
     )
 
 
-def test_without_any_profile_the_request_goes_out_and_the_service_may_say_why(tmp_path: Path) -> None:
+def test_without_any_profile_the_request_is_sent_and_the_service_may_say_why(tmp_path: Path) -> None:
     for answer in (_lists(), lambda _: json_response({}, 500), _lists("arn:aws:s3:::bucket")):
         assert (
             signed(write_store(tmp_path, **IDC, expires_at=LIVE), SignInService(answer), profile="auto").body
