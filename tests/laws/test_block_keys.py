@@ -82,7 +82,7 @@ def make_request(model: str, thinks: bool) -> Conversation:
 
 @st.composite
 def event_streams(draw: st.DrawFn) -> Events:
-    """One stream whose texts hold what filters look for, whose blocks overlap, and whose blocks carry seals."""
+    """One stream whose texts hold what filters look for, whose blocks overlap, and whose blocks have signatures."""
     keys = BlockKeys()
     lives: list[list[Event]] = []
     for _ in range(draw(st.integers(0, 5))):
@@ -92,17 +92,19 @@ def event_streams(draw: st.DrawFn) -> Events:
                 (None, None, Signature("gemini", "c2ln"), Signature("anthropic", "sig"), Signature("kiro", "s"))
             )
         )
-        sealed: list[Event] = [SignatureAdded(key, signature)] if signature is not None else []
+        signature_events: list[Event] = [SignatureAdded(key, signature)] if signature is not None else []
         pieces = draw(st.lists(st.sampled_from(PIECES), max_size=3))
         if kind == "call":
             name = draw(st.sampled_from(("read", "mcp_a_b", "patch")))
             deltas = [ArgumentsDelta(key, words) for words in draw(st.lists(st.sampled_from(ARGUMENTS), max_size=2))]
-            lives.append([BlockStarted(key, ToolCall(f"call_{key}", name)), *deltas, *sealed, BlockEnded(key)])
+            lives.append(
+                [BlockStarted(key, ToolCall(f"call_{key}", name)), *deltas, *signature_events, BlockEnded(key)]
+            )
         elif kind == "text":
             lives.append([BlockStarted(key, Text("")), *(TextDelta(key, each) for each in pieces), BlockEnded(key)])
         else:
             thought = BlockStarted(key, Reasoning("", draw(st.sampled_from(("anthropic", "kiro", "gemini")))))
-            lives.append([thought, *(ReasoningDelta(key, each) for each in pieces), *sealed, BlockEnded(key)])
+            lives.append([thought, *(ReasoningDelta(key, each) for each in pieces), *signature_events, BlockEnded(key)])
     events: list[Event] = [Started("msg_1", "m")]
     while lives:
         life = lives[draw(st.integers(0, min(1, len(lives) - 1)))]
@@ -204,7 +206,7 @@ def makers() -> Iterator[MakeResponseFilter]:
     for client, upstream, settings in itertools.product(DIALECTS, DIALECTS, choices):
         for make in planned(client, upstream, "claude-sonnet-4", True, settings).response_filters:
             kind = repr(type(make(Notes(), BlockKeys())))
-            by = client if "seals" in kind or "foreign" in kind else settings.raw_tools or ""
+            by = client if "signatures" in kind or "foreign" in kind else settings.raw_tools or ""
             if (kind, by) not in seen:
                 seen.add((kind, by))
                 yield make

@@ -263,7 +263,7 @@ EXCHANGES: dict[str, tuple[Message, ...]] = {
     "system alone": (_assistant(Text("yes")), SYSTEM),
     "system between call and result": (_assistant(_call("call_19")), SYSTEM, _user(_result("call_19"))),
     "answer after its calls": (_assistant(_call("call_20")), _assistant(Text("I read it")), _user(_result("call_20"))),
-    "sealed call": (_assistant(_call("call_21", signature=Signature("gemini", "c2VhbA=="))), _user(_result("call_21"))),
+    "signed call": (_assistant(_call("call_21", signature=Signature("gemini", "c2VhbA=="))), _user(_result("call_21"))),
     "document": (
         _assistant(Text("send it")),
         _user(Media("document", "application/pdf", "base64", PNG, "a report.pdf"), Text("there")),

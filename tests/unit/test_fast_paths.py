@@ -217,7 +217,7 @@ def test_a_place_is_named_by_its_steps() -> None:
 
 
 def test_a_thought_with_a_lone_surrogate_becomes_text_without_it() -> None:
-    thought = Reasoning("half \ud800", "kiro", Signature("kiro", "sealed"))
+    thought = Reasoning("half \ud800", "kiro", Signature("kiro", "signed"))
     conversation = Conversation(
         "m", (Message("user", (Text("a"),)), Message("assistant", (thought,)), Message("user", (Text("b"),)))
     )

@@ -286,7 +286,7 @@ class _FitRequest:
         if signature is None or (is_own and "signed_content" in self._target.traits):
             return node
         detail = f"the target cannot read a {signature.kind} of {signature.family}"
-        self._notes.dropped("foreign.seal", node.at.path, detail)  # type: ignore[attr-defined]
+        self._notes.dropped("foreign.signature", node.at.path, detail)  # type: ignore[attr-defined]
         return structs.replace(node, signature=None)
 
     def _opaque(self, block: Opaque, role: Role) -> Iterable[Block]:
@@ -320,7 +320,7 @@ class _FitRequest:
             return ()
         if "signed_reasoning" in target.traits and signature is None:
             self._notes.dropped(
-                "reasoning.unsealed", block.at.path, "the target accepts its reasoning only with a signature"
+                "reasoning.unsigned", block.at.path, "the target accepts its reasoning only with a signature"
             )
             return ()
         if signature is not None:  # the target accepts this family's signatures as its own

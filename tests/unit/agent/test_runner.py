@@ -300,7 +300,7 @@ def test_a_pause_is_gone_on_with() -> None:
     assert client.requests[1].messages[-1].role == "assistant"
 
 
-def test_reasoning_goes_back_with_its_seal() -> None:
+def test_reasoning_is_sent_back_with_its_signature() -> None:
     signature = Signature("bedrock", "sig")
     thought: list[Event] = [
         BlockStarted(9, Reasoning("", "bedrock")),

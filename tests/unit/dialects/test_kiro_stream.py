@@ -130,8 +130,8 @@ def test_a_thought_ends_where_text_begins_and_its_signature_is_joined() -> None:
 
 def test_a_thought_after_a_signature_is_another() -> None:
     data = frames(thought(text="a"), thought(signature="1"), thought(text="b"), thought(signature="2"), call(stop=True))
-    sealed = [Reasoning("a", "kiro", Signature("kiro", "1")), Reasoning("b", "kiro", Signature("kiro", "2"))]
-    assert blocks(data)[:2] == sealed
+    signed = [Reasoning("a", "kiro", Signature("kiro", "1")), Reasoning("b", "kiro", Signature("kiro", "2"))]
+    assert blocks(data)[:2] == signed
 
 
 def test_redacted_thoughts_are_whole() -> None:

@@ -76,7 +76,7 @@ def assistant(block: Block) -> Conversation:
     [
         (Reasoning("t", "openai"), None, "foreign.reasoning"),
         (Reasoning("t", "", None), None, "foreign.reasoning"),
-        (Reasoning("t", "anthropic"), None, "reasoning.unsealed"),
+        (Reasoning("t", "anthropic"), None, "reasoning.unsigned"),
         (Reasoning("t", "anthropic", Signature("gemini", "s")), None, "foreign.reasoning"),
         (
             Reasoning("", "anthropic", Signature("anthropic", "s")),
@@ -90,8 +90,8 @@ def assistant(block: Block) -> Conversation:
         ),
         (Opaque("openai", {}, "odd"), None, "foreign.block"),
         (Opaque("anthropic", {}, "odd"), Opaque("anthropic", {}, "odd"), ""),
-        (ToolCall("a", "f", signature=Signature("gemini", "s")), ToolCall("a", "f"), "foreign.seal"),
-        (Text("x", signature=Signature("anthropic", "s")), Text("x"), "foreign.seal"),
+        (ToolCall("a", "f", signature=Signature("gemini", "s")), ToolCall("a", "f"), "foreign.signature"),
+        (Text("x", signature=Signature("anthropic", "s")), Text("x"), "foreign.signature"),
         (Text("x", citations=(Opaque("openai", {}),)), Text("x"), "foreign.citation"),
         (Text("x", extra=Extra("openai", {"odd": 1})), Text("x"), "foreign.field odd"),
         (Text("x", extra=Extra("openai", {"odd": 1}, frozenset({"odd"}))), Text("x"), ""),
@@ -230,7 +230,7 @@ def sent_back(client: str, blocks: tuple[Block, ...], upstream_config: str = "ge
 @pytest.mark.parametrize("client", WITH_A_SLOT)
 def test_the_signatures_of_calls_return_through_every_client_that_has_a_slot(client: str, streamed: bool) -> None:
     events, rules = filtered_reply(client, SIGNED)
-    assert "seal.no_place" not in rules
+    assert "signature.no_place" not in rules
     dialect = registry.get(client)
     got = assemble_reply(decode_events(dialect, encode_events(dialect, events))) if streamed else assemble_reply(events)
     seen = dialect.codec.parse_reply(dialect.codec.render_reply(got, EMPTY_REQUEST, fixed_environment()), EMPTY_REQUEST)
@@ -245,9 +245,9 @@ def test_the_signatures_of_calls_return_through_every_client_that_has_a_slot(cli
 @pytest.mark.parametrize("upstream", ["anthropic", "openai"])
 @pytest.mark.parametrize("streamed", [True, False])
 def test_signed_thinking_returns_through_a_gemini_client(upstream: str, streamed: bool) -> None:
-    sealed = (Reasoning("hm", upstream, Signature(upstream, "s1")), ToolCall("call_1", "read", "{}"))
+    signed = (Reasoning("hm", upstream, Signature(upstream, "s1")), ToolCall("call_1", "read", "{}"))
     filters = ResponseFilters(plan(GEMINI, registry.get(upstream), EMPTY_REQUEST))
-    events = filters.feed(reply_events(Reply("r", "claude-x", (Choice(sealed, Stop(StopReason.TOOL)),)), filters.keys))
+    events = filters.feed(reply_events(Reply("r", "claude-x", (Choice(signed, Stop(StopReason.TOOL)),)), filters.keys))
     if streamed:
         seen = assemble_reply(decode_events(GEMINI, encode_events(GEMINI, events)))
     else:
@@ -278,7 +278,7 @@ def test_a_texts_signature_rides_before_what_comes_next_and_no_answer_ends_with_
     events, rules = filtered_reply("anthropic", (text, Text("b"), closing), StopReason.END)
     begun = [event.block for event in events if isinstance(event, BlockStarted)]
     assert [type(block).__name__ for block in begun] == ["Text", "Reasoning", "Text"]
-    assert rules == ["seal.no_place"]
+    assert rules == ["signature.no_place"]
     assert sent_back("anthropic", assemble_reply(events).choices[0].blocks) == (text, Text("b"))
 
 
@@ -288,7 +288,7 @@ def test_a_signature_without_its_call_is_dropped_with_a_note() -> None:
     filter_ = CarrySignatures(Capabilities(), "anthropic", Capabilities(traits=traits("signed_content")))
     sent, _ = filter_.forward(Conversation("m", (USER, Message("assistant", (carrier, Text("x"))))), notes, Facts())
     assert sent.messages[1].blocks == (Text("x"),)
-    assert [note.rule for note in notes] == ["seal.no_call"]
+    assert [note.rule for note in notes] == ["signature.no_call"]
 
 
 @pytest.mark.parametrize("owner", [None, "", "call_1", "naïve id.with dots"])

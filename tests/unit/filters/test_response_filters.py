@@ -284,7 +284,7 @@ SLOT = Capabilities(traits=traits("reasoning", "signature_slot"), signatures=fro
 
 
 @given(strategies.signatures)
-def test_a_marked_seal_returns_to_its_family(signature: Signature) -> None:
+def test_a_marked_signature_returns_to_its_family(signature: Signature) -> None:
     assert unmark_signature(mark_signature(signature)) == MarkedSignature(signature)
     assert unmark_signature(signature.data) is None
 
@@ -297,8 +297,8 @@ def test_what_we_did_not_mark_is_not_unmarked(text: str) -> None:
 
 
 def thought(family: str, signature: Signature | None) -> list[Event]:
-    sealed: list[Event] = [SignatureAdded(0, signature)] if signature else []
-    return [BlockStarted(0, Reasoning("", family)), ReasoningDelta(0, "hm"), *sealed, BlockEnded(0)]
+    signature_events: list[Event] = [SignatureAdded(0, signature)] if signature else []
+    return [BlockStarted(0, Reasoning("", family)), ReasoningDelta(0, "hm"), *signature_events, BlockEnded(0)]
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def thought(family: str, signature: Signature | None) -> list[Event]:
         ("openai", Signature("openai", "hi", "encrypted"), Signature("anthropic", "dragoman1.openai.encrypted.aGk")),
     ],
 )
-def test_a_foreign_seal_travels_marked_and_is_restored(
+def test_a_foreign_signature_travels_marked_and_is_restored(
     family: str, signature: Signature | None, marked: Signature | None
 ) -> None:
     """Reasoning goes back to the family that thought it (docs/decisions/signatures.md#d50)."""
@@ -325,11 +325,11 @@ def test_a_foreign_seal_travels_marked_and_is_restored(
     assert sent.messages[0].blocks == (Reasoning("hm", family, signature),)
 
 
-def test_a_seal_without_a_place_is_dropped_with_a_note() -> None:
+def test_a_signature_without_a_place_is_dropped_with_a_note() -> None:
     back, notes = back_of(CarrySignatures(SLOT, "anthropic", Capabilities()))
     text: list[Event] = [BlockStarted(1, Text("")), SignatureAdded(1, Signature("gemini", "x")), BlockEnded(1)]
     assert not any(isinstance(event, SignatureAdded) for event in back.feed(stream(*text)))
-    assert rules(notes) == ["seal.no_place"]
+    assert rules(notes) == ["signature.no_place"]
 
 
 # --- drop_foreign, the answer half

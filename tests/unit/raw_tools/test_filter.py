@@ -163,7 +163,7 @@ def test_for_a_client_that_takes_one_block_at_a_time_the_text_is_closed_before_t
 
 
 def test_reasoning_is_closed_before_a_call_so_that_the_call_streams_live() -> None:
-    """The OpenAI encoder, for one, makes all wait while reasoning is open: it may still be sealed."""
+    """The OpenAI encoder, for one, makes all wait while reasoning is open: it may still get a signature."""
     response_filter = back_of()
     pieces = [
         (REASONING, f"plan{SB}{CB}functions.bash:0{AB}"),
@@ -181,7 +181,7 @@ def test_reasoning_is_closed_before_a_call_so_that_the_call_streams_live() -> No
     )
 
 
-def test_a_seal_that_comes_after_a_call_has_a_block_to_stand_on() -> None:
+def test_a_signature_that_comes_after_a_call_gets_a_block_of_its_own() -> None:
     signature = SignatureAdded(0, Signature("openai", "sig"))
     frames: list[Events] = [
         (Started("r", "m"),),

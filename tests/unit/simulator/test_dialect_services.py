@@ -87,7 +87,7 @@ def test_an_anthropic_tool_conversation_goes_round(claudes: Simulator) -> None:
     assert second.content[0].to_dict()["text"] == "The tool answered: 21 degrees"
 
 
-def test_anthropic_thinking_is_sealed_when_asked_for(claudes: Simulator) -> None:
+def test_anthropic_thinking_is_signed_when_asked_for(claudes: Simulator) -> None:
     with claude(claudes) as client:
         thinking: Any = {"type": "enabled", "budget_tokens": 1024}
         answer = client.messages.create(model="m", max_tokens=2000, messages=HELLO, thinking=thinking)

@@ -192,7 +192,7 @@ class SignCalls(MessageFilter):
         if index is None or not isinstance(call, ToolCall) or call.signature is not None:
             return message
         notes.added(
-            "gemini.seal.skip", call.at.path, f"the call of {call.name} has no signature; a placeholder is sent"
+            "gemini.signature.skip", call.at.path, f"the call of {call.name} has no signature; a placeholder is sent"
         )
         signed = structs.replace(call, signature=Signature(FAMILY, SKIP))
         return structs.replace(message, blocks=(*message.blocks[:index], signed, *message.blocks[index + 1 :]))
