@@ -455,7 +455,7 @@ def _length_stop_if_incomplete(event: Event, stream: Sequence[Event]) -> Event:
 
     No other stop reason leaves a block incomplete.
 
-    See docs/decisions/answers.md#d7.
+    See docs/decisions/responses.md#d7.
     """
     if not isinstance(event, Stopped):
         return event

@@ -75,7 +75,7 @@ class ToolLoop(CommandResult):
         if self.proof != f"{self.token}\n" * client.loops:
             return f"the tool did not run as asked: {_last(self.proof or self.err or self.out)}"
         if self.out.count(self.token) < client.loops:
-            return f"the answer does not quote the tool's result: {_last(self.out)}"
+            return f"the response does not quote the tool's result: {_last(self.out)}"
         if statuses != [200] * (client.calls * client.loops):
             return f"the upstream answered {statuses}, not {client.calls * client.loops} calls with 200"
         if with_token != client.results * client.loops:

@@ -217,7 +217,7 @@ def _dropped(*, reset: bool) -> Callable[[Case], None]:
         again = Drop(reset=reset, times=1)
         return [
             *stream_and_whole("always", faults=(Drop(reset=reset),), may="error", max_requests=0),
-            *stream_and_whole("the first only", faults=(again,), may="answer", max_requests=1),
+            *stream_and_whole("the first only", faults=(again,), may="response", max_requests=1),
         ]
 
     return run_probes(probes, runs_by_itself=True, few=4)
@@ -268,7 +268,7 @@ ROWS = [
         secured(lambda it: it.server("localhost", ca=trustme.CA())),
     ),
     FaultRow(9, "TLS: the handshake stalls", "a timeout error at the deadline", _stalled_tls),
-    FaultRow(10, "reset after accept", "an error, or the answer of a second try", _dropped(reset=True)),
-    FaultRow(11, "closed without a byte", "an error, or the answer of a second try", _dropped(reset=False)),
+    FaultRow(10, "reset after accept", "an error, or the response of a second try", _dropped(reset=True)),
+    FaultRow(11, "closed without a byte", "an error, or the response of a second try", _dropped(reset=False)),
     FaultRow(12, "a kept connection is stale", "one transparent retry, nothing asked twice", _stale),
 ]

@@ -35,9 +35,9 @@ class EndlessUpstream:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._respond, args=(connection,), daemon=True).start()
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _respond(self, connection: socket.socket) -> None:
         try:
             self._read(connection)
             self.requests += 1

@@ -164,15 +164,15 @@ def test_an_error_that_the_request_did_not_cause_is_called_by_its_name(kind: str
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         'status = 429\nmessage = "I am experiencing high traffic"\nreason = "INSUFFICIENT_MODEL_CAPACITY"',
         'status = 503\nmessage = "no"',
         'status = 500\nmessage = "Encountered unexpectedly high load when processing the request"',
     ],
 )
-def test_an_overload_is_called_overload(answer: str, tmp_path: Path) -> None:
-    script = f'then = "last"\n[[turn]]\n{answer}'
+def test_an_overload_is_called_overload(response: str, tmp_path: Path) -> None:
+    script = f'then = "last"\n[[turn]]\n{response}'
     with (
         running_simulator("kiro", script=parse_script(script)) as simulator,
         start_gateway(upstream_config("one", "kiro", simulator.url), tmp_path) as harness,

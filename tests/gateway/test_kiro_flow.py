@@ -46,8 +46,8 @@ def harness(simulator: Simulator, tmp_path: Path) -> Iterator[GatewayHarness]:
 def ask(harness: GatewayHarness, path: str, body: dict[str, Any]) -> dict[str, Any]:
     status, _, raw = harness.request(path, body)
     assert status == 200, raw
-    answer: dict[str, Any] = json.loads(raw)
-    return answer
+    response: dict[str, Any] = json.loads(raw)
+    return response
 
 
 @pytest.mark.parametrize("scenario", sorted(RESULTS))

@@ -102,14 +102,14 @@ def test_meta_has_no_content(stream: bool, tmp_path: Path) -> None:
 
 
 def test_responses_are_the_same_with_and_without_recording(tmp_path: Path) -> None:
-    answers = []
+    responses = []
     for level in ("off", "meta", "full"):
         with gateway_with_simulator(SCRIPT, tmp_path / level, "openai", inspector__record=level) as (harness, _):
-            answers.append([ask(harness, stream=stream) for stream in (True, False)])
+            responses.append([ask(harness, stream=stream) for stream in (True, False)])
             path, body = "/v1/chat/completions", openai_body("m", stream=True)
-            answers[-1] += [harness.request(path, body)[2], harness.request(path, openai_body("m"))[2]]
-    for answer in zip(*answers, strict=True):
-        assert len({len(each) for each in answer}) == 1 and answer[0][:20] == answer[1][:20] == answer[2][:20]
+            responses[-1] += [harness.request(path, body)[2], harness.request(path, openai_body("m"))[2]]
+    for response in zip(*responses, strict=True):
+        assert len({len(each) for each in response}) == 1 and response[0][:20] == response[1][:20] == response[2][:20]
 
 
 def test_a_response_that_passes_unchanged_is_kept_once(tmp_path: Path) -> None:
@@ -380,10 +380,10 @@ def test_workers_record_side_by_side() -> None:
     with running_simulator("anthropic") as simulator:
         text = upstream_config("chat", "anthropic", simulator.url) + '[inspector]\nrecord = "meta"\n'
         with start_workers(text, 2) as gateway:
-            answers = [gateway.ask(f"question {number}") for number in range(12)]
+            responses = [gateway.ask(f"question {number}") for number in range(12)]
             found = wait_for_recordings(gateway.state, 12)
-            assert {each.id for each in found} == {answer.headers["x-request-id"] for answer in answers}
-            assert len({each.entry.path for each in found}) == len({answer.worker for answer in answers})
+            assert {each.id for each in found} == {response.headers["x-request-id"] for response in responses}
+            assert len({each.entry.path for each in found}) == len({response.worker for response in responses})
 
 
 def test_recordings_of_an_embedded_gateway_stay_in_its_state(tmp_path: Path) -> None:

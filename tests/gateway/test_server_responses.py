@@ -62,10 +62,10 @@ def respond(raw: bytes, how: Any) -> Socket:
     client = Socket()
 
     async def main() -> None:
-        async def answer(exchange: Any) -> None:
+        async def respond(exchange: Any) -> None:
             how(exchange)
 
-        connection = ServerConnection(HttpServer(answer))
+        connection = ServerConnection(HttpServer(respond))
         connection.connection_made(client)  # type: ignore[arg-type]
         connection.data_received(raw)
         await asyncio.sleep(0)
@@ -207,7 +207,7 @@ def test_uvicorn_serves_refusals_before_and_after_the_body(simulator: Simulator,
         status, _, body = harness.request("/v1/messages", anthropic_body(text="x" * 3000))
         assert (status, json.loads(body)["error"]["type"]) == (413, "request_too_large")
         with SocketClient(harness, first=head(10_000_000)) as client:  # refused from its head alone
-            assert client.answer()[0] == 413
+            assert client.read_response()[0] == 413
         assert harness.request("/v1/messages", b"{")[0] == 400
         assert harness.request("/v1/messages", anthropic_body())[0] == 200
     assert simulator.total == total_before + 1

@@ -467,7 +467,7 @@ def test_a_slow_reader_stops_its_upstream_only(tmp_path: Path) -> None:
     ):
 
         def stands_still() -> bool:
-            """Whether nothing was read from the endless upstream while another session got answers."""
+            """Whether nothing was read from the endless upstream while another session got responses."""
             before = endless.sent
             for _ in range(20):
                 other.send(model=MODEL, input="hello", store=False)

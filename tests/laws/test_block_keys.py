@@ -145,14 +145,14 @@ def grammar_holds_everywhere(translation_plan: Plan, pieces: list[bytes]) -> Non
 
 
 def client_reads_it(translation_plan: Plan, pieces: list[bytes]) -> None:
-    answer, client = ResponseTranslator(translation_plan, fixed_environment()), translation_plan.client
-    out = b"".join([*map(answer.feed, pieces), answer.close()])
+    response, client = ResponseTranslator(translation_plan, fixed_environment()), translation_plan.client
+    out = b"".join([*map(response.feed, pieces), response.close()])
     frames = client.binding.frame_decoder()
     breaches = client.codec.stream_breaches([*frames.feed(out), *frames.close()])
     # Arguments stay what the model wrote, cut or not; not every stream has figures (docs/decisions/content.md#d3).
     beside = ("json", "input_cut", "no_usage")
     numbering = [each for each in breaches if not each.rule.endswith(beside)]
-    assert not numbering or answer.fault is not None, (numbering, out)
+    assert not numbering or response.fault is not None, (numbering, out)
     again = EventOrderCheck()
     again.check(laws.decode_events(client, out))
     assert again.is_over
@@ -197,7 +197,7 @@ def test_the_grammar_holds_for_every_story(story: Story, client: str) -> None:
 
 
 def makers() -> Iterator[MakeResponseFilter]:
-    """The answer half of every filter that any pair of dialects and any setting can have."""
+    """The response half of every filter that any pair of dialects and any setting can have."""
     choices = [
         TranslationSettings(think_tags=think, raw_tools=raw, raw_tools_mode=mode)  # type: ignore[arg-type]
         for think, raw, mode in ((True, "auto", "live"), (False, "kimi", "buffered"), (False, "hermes", "live"))

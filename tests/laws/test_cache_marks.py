@@ -66,8 +66,8 @@ def marked_conversations(draw: st.DrawFn, form: str) -> Conversation:
     ]
     messages: list[Message] = []
     for text in texts[1:]:
-        answer = () if not messages else (Message("assistant", (Text("yes"),)),)
-        messages += [*answer, Message("user", (text,))]
+        response = () if not messages else (Message("assistant", (Text("yes"),)),)
+        messages += [*response, Message("user", (text,))]
     return Conversation("m", tuple(messages), system=(texts[0],), max_tokens=100)
 
 

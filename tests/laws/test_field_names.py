@@ -243,7 +243,7 @@ def test_unknown_fields_survive_a_round_trip_at_every_place(name: str, body: dic
     assert planted_words and sorted(planted_words) == sorted(re.findall(r"planted \d+", str(translation.body)))
 
 
-# --- answers
+# --- replies
 
 
 def with_planted(dialect: Dialect, text: bytes, field: str) -> bytes:
@@ -275,9 +275,9 @@ def test_nor_is_one_of_a_stream(story: Story, name: str) -> None:
         return [_json(payload.data) for decoded in output for payload in encoder.feed(decoded.events)], ()
 
     def translated(field: str) -> Outcome:
-        answer = ResponseTranslator(plan(elsewhere, dialect, other_conversation), fixed_environment())
-        raw = answer.feed(with_planted(dialect, text, field)) + answer.close()
-        return raw.decode(errors="replace"), answer.notes
+        response = ResponseTranslator(plan(elsewhere, dialect, other_conversation), fixed_environment())
+        raw = response.feed(with_planted(dialect, text, field)) + response.close()
+        return raw.decode(errors="replace"), response.notes
 
     fare_alike(written_anew)
     fare_alike(translated)

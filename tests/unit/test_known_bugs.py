@@ -432,7 +432,7 @@ def test_a_buffered_block_over_the_limit_ends_with_the_dialects_error(monkeypatc
     assert "message_stop" not in kinds(frames)
 
 
-def test_the_answer_must_belong_to_the_request() -> None:
+def test_the_response_must_belong_to_the_request() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
     done = dragoman.translate_request(body, source="openai", target="anthropic")
     with pytest.raises(DragomanError, match="from anthropic to openai"):

@@ -184,7 +184,7 @@ def test_the_library_keeps_nothing_and_says_so(title: str) -> None:
 
 
 @pytest.mark.parametrize("status", ["queued", "in_progress"])
-def test_an_unfinished_response_is_an_answer_only_where_a_job_was_asked_for(status: str) -> None:
+def test_an_unfinished_response_is_accepted_only_where_a_job_was_asked_for(status: str) -> None:
     codec = registry.get("responses").codec
     body = {"id": "resp_1", "object": "response", "status": status, "model": "m", "output": [], "background": True}
     job, other = (read("responses", {"model": "m", "input": "x", **more}) for more in ({"background": True}, {}))

@@ -160,8 +160,8 @@ def _choose_profile(profiles: Sequence[Profile]) -> Profile:
     _print_message("This login has several profiles:")
     for number, profile in enumerate(profiles, 1):
         _print_message(f"  {number}  {profile.name}  {profile.arn}")
-    answer = input("Which one? [1] ") if sys.stdin.isatty() else ""
-    index = int(answer) - 1 if answer.isdecimal() and 0 < int(answer) <= len(profiles) else 0
+    choice = input("Which one? [1] ") if sys.stdin.isatty() else ""
+    index = int(choice) - 1 if choice.isdecimal() and 0 < int(choice) <= len(profiles) else 0
     _print_message(f"Using {profiles[index].arn}. Choose another with --profile-arn.")
     return profiles[index]
 

@@ -72,7 +72,7 @@ def find_shared_fields(family: str, source: Capabilities, target: Capabilities) 
         names = target.shared_fields.get(place, NO_FIELDS)
         return {own: names[name] for name, own in source.shared_fields.get(place, NO_FIELDS).items() if name in names}
 
-    return SharedFields(family, common("request"), common("media"), common("tool"), common("answer"))
+    return SharedFields(family, common("request"), common("media"), common("tool"), common("reply"))
 
 
 def field_path(name: str, at: str) -> str:
@@ -463,7 +463,7 @@ class _ReplyFilter(Struct, ResponseFilter, eq=False):
         if isinstance(block, Opaque):
             foreign, kind = block.family != self._family, block.kind
         elif isinstance(block, Media):
-            known = (block.kind, block.form) in self._client.media and "no_answer_media" not in self._client.traits
+            known = (block.kind, block.form) in self._client.media and "no_reply_media" not in self._client.traits
             foreign, kind = not known, block.kind
         else:
             foreign, kind = isinstance(block, Reasoning) and "reasoning" not in self._client.traits, "reasoning"

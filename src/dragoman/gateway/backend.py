@@ -291,7 +291,7 @@ class CacheHolders:
         return len(self._holders)
 
     def remember(self, session: str, model: str, backend: Backend, credential: str, usage: Usage | None) -> None:
-        """Record who answered, if the answer reports a prompt cache."""
+        """Record which upstream and credential responded, if the response reports a prompt cache."""
         seconds = backend.upstream.limits.cache_affinity
         if not seconds or usage is None or not (usage.cache_read or usage.cache_write):
             return

@@ -209,10 +209,10 @@ class StreamDelivery:
         if self._sniffs and (begin := chunk.lstrip()[:1]):
             self._sniffs = False
             if begin == b"{":  # A stream never begins with a brace.
-                self._translator = self._whole_answer(flight)
+                self._translator = self._whole_translator(flight)
                 self._context.record.progress = self._translator.progress
 
-    def _whole_answer(self, flight: InFlight) -> Translator:
+    def _whole_translator(self, flight: InFlight) -> Translator:
         """Return a translator for a whole reply, sent although a stream was requested."""
         plan, saver, budget = flight.plan, flight.saver, self._budget
         assert plan is not None  # The response has no content yet.

@@ -22,7 +22,7 @@ from dragoman.wire.jsonio import Json
 _SETTING = "server.limits"
 _STREAMS = 2048
 _IN_FLIGHT = 256 * 1024 * 1024
-_ANSWER = ResponseLimits()
+_RESPONSE = ResponseLimits()
 _SCHEMA_DEPTH, _SCHEMA_NODES = 64, 20_000
 _OBJECT, _ARRAY = 100, 10  # bytes of text that take as long to parse and translate as a JSON object, and an array
 _VALUE = 100  # bytes of a JSON value in memory, without its text
@@ -43,9 +43,9 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
     tools: Annotated[int, Meta(ge=0)] = 512
     schema: Annotated[int, Meta(ge=1024)] = 256 * 1024  # bytes of one tool's
     name: Annotated[int, Meta(ge=1)] = 256  # characters of a tool's
-    answer: Annotated[int, Meta(ge=64 * 1024)] = _ANSWER.answer  # bytes that are buffered of one response
-    blocks: Annotated[int, Meta(ge=1)] = _ANSWER.blocks  # calls, texts and other blocks of one response
-    choices: Annotated[int, Meta(ge=1)] = _ANSWER.choices  # of one response
+    answer: Annotated[int, Meta(ge=64 * 1024)] = _RESPONSE.max_bytes  # bytes that are buffered of one response
+    blocks: Annotated[int, Meta(ge=1)] = _RESPONSE.blocks  # calls, texts and other blocks of one response
+    choices: Annotated[int, Meta(ge=1)] = _RESPONSE.choices  # of one response
     streams: Annotated[int, Meta(ge=1)] = _STREAMS  # requests at once
     in_flight: Annotated[int, Meta(ge=1024 * 1024)] = _IN_FLIGHT  # bytes held for all of them
     peer_requests: Annotated[int, Meta(ge=0)] = 0  # requests at once from one address; 0: half of `streams`

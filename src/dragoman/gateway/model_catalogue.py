@@ -150,5 +150,5 @@ class ModelCatalogue:
 def _row(entry: ModelEntry) -> dict[str, Json]:
     row: dict[str, Json] = {"id": entry.name, "upstream": entry.upstream, "dialect": entry.dialect}
     row |= {"model": entry.model, "source": entry.source}
-    figures = {"window": entry.window, "longest_answer": entry.longest_answer}
+    figures = {"window": entry.window, "longest_answer": entry.max_output_tokens}
     return {**row, **{name: value for name, value in figures.items() if value is not None}}

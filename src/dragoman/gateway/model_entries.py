@@ -41,7 +41,7 @@ class ModelEntry(Struct, frozen=True):
     dialect: str
     model: str  # as the upstream calls it
     window: int | None = None
-    longest_answer: int | None = None
+    max_output_tokens: int | None = None
     source: ModelSource = "list"
     title: str = ""  # shown to people; empty: the name
 
@@ -118,7 +118,7 @@ class _ModelIndex:
             dialect.name,
             target.model,
             configured.window or listed.window or known.window,
-            configured.longest_answer or listed.longest_answer or known.longest_answer,
+            configured.longest_answer or listed.max_output_tokens or known.max_output_tokens,
             source,
         )
 
@@ -181,5 +181,5 @@ def _shape(dialect: Dialect) -> ModelListing:
 
 
 def _entry(shape: ModelListing, model: ModelEntry, since: int) -> Json:
-    entry = shape.entry(ListedModel(model.name, model.window, model.longest_answer, since, model.title))
+    entry = shape.entry(ListedModel(model.name, model.window, model.max_output_tokens, since, model.title))
     return {name: value for name, value in entry.items() if value is not None}

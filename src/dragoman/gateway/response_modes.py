@@ -74,7 +74,7 @@ class PassThrough(ResponseTranslator):
     Only complete frames are sent, with the bytes between them, so that an error or a ping can follow the last one.
     Frames that only contain what a quirk requested are removed. A frame whose content cannot be read passes, with a
     note. The stream ends with the dialect's error where the decoder finds a violation: a call or block that is dropped,
-    merged or left open, a missing end, bytes that are not frames (docs/decisions/answers.md#d7). The frame with the
+    merged or left open, a missing end, bytes that are not frames (docs/decisions/responses.md#d7). The frame with the
     violation is not sent.
     """
 

@@ -40,7 +40,7 @@ class SharedResponses(Protocol):
     async def find(self, wanted: WantedResponses, count: Callable[[int], None]) -> FoundResponses:
         """Return what other processes store of this. `count` gets the size of each piece before it is received.
 
-        A process that does not answer in time counts as one that stores nothing. Raises the errors of `count`.
+        A process that does not respond in time counts as one that stores nothing. Raises the errors of `count`.
         """
 
     async def forget(self, owner: str, response_id: str) -> None:

@@ -95,7 +95,7 @@ class MessageQueue:
             self.is_new = False
             self._owner.release(message)  # the request that it becomes counts it
             if fields is None:
-                await self._answer(message, None)  # it gets the error of a body that is no JSON
+                await self._run_request(message, None)  # it gets the error of a body that is no JSON
             else:
                 del message
                 await self._create(fields)
@@ -115,7 +115,7 @@ class MessageQueue:
         fields.clear()  # a stream may last long
         self._owner.hold_items(len(items))
         try:
-            await self._answer(body, None if has_conversation else StoredTurns("", items, base))
+            await self._run_request(body, None if has_conversation else StoredTurns("", items, base))
         finally:
             self._owner.hold_items(-len(items))
 
@@ -147,7 +147,7 @@ class MessageQueue:
             self.send_event(jsonio.encode(event))
         self._store(structs.replace(prepared, response_id=response_id))
 
-    async def _answer(self, body: bytes, sent: StoredTurns | None) -> None:
+    async def _run_request(self, body: bytes, sent: StoredTurns | None) -> None:
         """Answer one message in a task of its own, which the end of the session cancels. Raises ResponseIncomplete."""
         running = self._running = MessageExchange.of(self._owner.exchange, self, body)
         running.paused = self._owner.exchange.paused

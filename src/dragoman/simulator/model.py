@@ -94,7 +94,7 @@ def respond(prompt: ModelPrompt, scripted: tuple[ScriptPart, ...] | None = None)
         return ModelOutput((*reasoning, TextPart(f"I will call {names}."), *calls), StopReason.TOOL)
     if prompt.output is not None:
         return _text_output(prompt, reasoning, jsonio.encode(example_value(prompt.output)).decode())
-    return _text_output(prompt, reasoning, _answer(words or prompt.text))
+    return _text_output(prompt, reasoning, _reply_text(words or prompt.text))
 
 
 def estimate_tokens(text: str) -> int:
@@ -139,7 +139,7 @@ def _shown(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[:limit] + " …"
 
 
-def _answer(words: str) -> str:
+def _reply_text(words: str) -> str:
     last = words.rpartition("\n\n")[2]
     if _ABOUT.fullmatch(last):
         return _ABILITIES

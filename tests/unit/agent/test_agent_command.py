@@ -40,7 +40,7 @@ def test_it_answers_offline_and_shows_its_steps(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("more", [["--no-stream"], ["--quiet"]])
-def test_it_may_be_quiet_and_ask_for_whole_answers(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_may_be_quiet_and_ask_for_whole_replies(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command("Good morning", *more) == 0
     out, err = capsys.readouterr()
     assert out == "You said: Good morning\n"

@@ -303,8 +303,8 @@ def test_reasoning_signature_text_usage() -> None:
         ("meteringEvent", {"usage": 0.05, "unit": "credit"}),
     )
     message = parse_message_stream(client_stream(stream))
-    thought, answer = message["content"]
-    assert (thought["thinking"], answer["text"], message["stop_reason"]) == ("12345678", "x" * 40, "end_turn")
+    thought, response = message["content"]
+    assert (thought["thinking"], response["text"], message["stop_reason"]) == ("12345678", "x" * 40, "end_turn")
     assert message["usage"]["output_tokens"] == 12
     assert [
         message["usage"][name] for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
@@ -347,8 +347,10 @@ DONE = "File edited successfully"
 
 def events_by_chunk(*chunks: Any, model: str = MODEL) -> list[list[Any]]:
     """The Anthropic events that each Kiro chunk gives, and last those that the end of the stream gives."""
-    answer = ResponseTranslator(translate_to_kiro(anthropic_request(user("hi"), model=model)).plan, fixed_environment())
-    return [*(parse_sse(answer.feed(frames(each))) for each in chunks), parse_sse(answer.close())]
+    response = ResponseTranslator(
+        translate_to_kiro(anthropic_request(user("hi"), model=model)).plan, fixed_environment()
+    )
+    return [*(parse_sse(response.feed(frames(each))) for each in chunks), parse_sse(response.close())]
 
 
 def kinds(*chunks: Any) -> list[list[str]]:

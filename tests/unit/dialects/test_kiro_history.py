@@ -276,8 +276,8 @@ def test_system_messages_count_and_stay_when_exchanges_are_removed() -> None:
 
 def test_system_messages_are_no_entries_of_their_own() -> None:
     system = Message("system", (Text("S"),))
-    (ask_, answer), now = MANY[:2], Message("user", (Text("now"),))
-    conversation = Conversation("claude-sonnet-4.5", (ask_, answer, ask_, system, answer, now))
+    (ask_, response), now = MANY[:2], Message("user", (Text("now"),))
+    conversation = Conversation("claude-sonnet-4.5", (ask_, response, ask_, system, response, now))
     fitted, _ = FitSize(200_000, "refuse", 4, False).forward(conversation, Notes(), Facts())
     assert fitted.messages is conversation.messages
     fitted, _ = FitSize(200_000, "refuse", 2, False).forward(conversation, Notes(), Facts())

@@ -329,9 +329,9 @@ def test_it_becomes_a_chat_body_for_chat() -> None:
     body = translated(AGENT, "openai", "openai").body
     assert not {"input", "instructions", "reasoning", "text", "include", "max_output_tokens"} & body.keys()
     assert [message["role"] for message in body["messages"]] == ["system", "user", "assistant", "tool", "tool", "user"]
-    answer = body["messages"][2]
-    assert (answer["content"], answer["reasoning_content"]) == ("I do.", "I think.")
-    assert [call["type"] for call in answer["tool_calls"]] == ["function", "custom"]
+    response = body["messages"][2]
+    assert (response["content"], response["reasoning_content"]) == ("I do.", "I think.")
+    assert [call["type"] for call in response["tool_calls"]] == ["function", "custom"]
     assert (body["reasoning_effort"], body["verbosity"], body["max_completion_tokens"]) == ("low", "low", 4000)
 
 

@@ -597,8 +597,8 @@ def test_a_tool_whose_name_looks_like_that_of_another_in_its_namespace_is_not_mi
         assert home(MET, tools=APART)["tools"] == APART and home(MET, tools=APART)["input"] == MET
     names: list[tuple[str, str | None]] = []
     for whole in offered:
-        answer = (BlockStarted(0, ToolCall("c9", whole)), ArgumentsDelta(0, "{}"), BlockEnded(0))
-        events = ResponseFilters(planned).feed((Started("x", "m"), *answer, Stopped(Stop(StopReason.TOOL)), FINISHED))
+        response = (BlockStarted(0, ToolCall("c9", whole)), ArgumentsDelta(0, "{}"), BlockEnded(0))
+        events = ResponseFilters(planned).feed((Started("x", "m"), *response, Stopped(Stop(StopReason.TOOL)), FINISHED))
         reply: Any = jsonio.decode(
             RESPONSES.codec.render_reply(assemble_reply(events), conversation, fixed_environment())
         )

@@ -272,8 +272,8 @@ def test_a_calls_signature_rides_on_an_empty_thought_right_before_it() -> None:
     assert carrier.family == "anthropic"
 
 
-def test_a_texts_signature_rides_before_what_comes_next_and_no_answer_ends_with_a_thought() -> None:
-    """`claude -p` prints the last block if it is a text: a thought after it would be an empty answer."""
+def test_a_texts_signature_comes_before_the_next_block_and_no_reply_ends_with_a_thought() -> None:
+    """`claude -p` prints the last block if it is a text: a thought after it would be an empty reply."""
     text, closing = Text("a", signature=Signature("gemini", "MQ==")), Text("", signature=Signature("gemini", "Mg=="))
     events, rules = filtered_reply("anthropic", (text, Text("b"), closing), StopReason.END)
     begun = [event.block for event in events if isinstance(event, BlockStarted)]

@@ -155,7 +155,7 @@ def test_what_is_buffered_is_bounded_and_past_it_the_stream_fails(monkeypatch: p
     ],
 )
 def test_the_stop_reason_follows_the_content(blocks: list[Event], reported: StopReason, right: StopReason) -> None:
-    """The stop reason follows from the calls (docs/decisions/answers.md#d6)."""
+    """The stop reason follows from the calls (docs/decisions/responses.md#d6)."""
     back, notes = back_of(FixStopReason(pauses=True))
     out = back.feed(stream(*blocks, why=reported))
     (stopped,) = [event for event in out if isinstance(event, Stopped)]
@@ -332,10 +332,10 @@ def test_a_signature_without_a_place_is_dropped_with_a_note() -> None:
     assert rules(notes) == ["signature.no_place"]
 
 
-# --- drop_foreign, the answer half
+# --- drop_foreign, the reply half
 
 
-def test_what_the_client_does_not_know_is_left_out_of_the_answer() -> None:
+def test_what_the_client_does_not_know_is_left_out_of_the_reply() -> None:
     extra = Extra("openai", {"fingerprint": 1, "created": 2}, frozenset({"created"}))
     client = Capabilities(media=frozenset())
     back, notes = back_of(DropForeign(client, "anthropic", Capabilities(), "openai"))

@@ -409,7 +409,7 @@ def test_a_wish_to_compact_is_refused() -> None:
     assert raised.value.at == "context_management[0]"
 
 
-def test_a_compaction_in_an_answer_is_noted_for_a_client_that_has_none() -> None:
+def test_a_compaction_in_a_reply_is_noted_for_a_client_that_has_none() -> None:
     body = {"type": "message", "id": "m", "role": "assistant", "model": "m", "stop_reason": "end_turn"}
     usage = {"input_tokens": 1, "output_tokens": 1}
     content = [{"type": "compaction", "content": "Past."}, {"type": "text", "text": "hi"}]
@@ -465,7 +465,7 @@ def test_a_choice_names_the_declared_tool(choice: dict[str, Any]) -> None:
         )
 
 
-def test_an_answer_names_the_tool_that_the_client_declared() -> None:
+def test_a_reply_names_the_tool_that_the_client_declared() -> None:
     translation = dragoman.translate_request(
         {"model": "m", "max_tokens": 9, "messages": [USER], "tools": [tool("X")]},
         source="anthropic",

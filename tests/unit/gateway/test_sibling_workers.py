@@ -145,8 +145,8 @@ def test_received_bytes_are_counted_and_an_error_of_the_count_is_raised(tmp_path
     assert sum(counted) < size
 
 
-def test_an_answer_over_the_limit_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_responses, "_MAX_ANSWER_BYTES", 100_000)
+def test_a_response_over_the_limit_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_responses, "_MAX_RESPONSE_BYTES", 100_000)
 
     async def task(shared: SharedResponses, workers: list[Worker]) -> FoundResponses:
         workers[1].store.keep(OWNER, "resp_1", PickledConversation(bytes(200_000), ()))

@@ -80,7 +80,7 @@ BASH = Call("functions.bash:0", "bash", LS)
 
 
 class FilteredResponse(Struct, frozen=True):
-    """All that an answer says, in the order in which it says it."""
+    """All that a reply says, in the order in which it says it."""
 
     content: tuple[ChannelText | Call, ...]
     why: StopReason = StopReason.END

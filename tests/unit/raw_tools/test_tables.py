@@ -341,7 +341,7 @@ def test_in_reasoning_it_is_the_same_call(table: str, sample: Sample) -> None:
 
     See docs/dialects/raw_tools.md#where-calls-appear.
     """
-    if table in _AT_START:  # begins the answer, which reasoning is not
+    if table in _AT_START:  # begins the reply, which reasoning is not
         return
     whole = outputs([(REASONING, sample.text)], table, sample.tools)
     assert calls_of(whole) == calls_of(outputs([sample.text], table, sample.tools))

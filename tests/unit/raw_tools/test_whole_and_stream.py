@@ -1,4 +1,4 @@
-"""An answer says the same however it is cut, and as a whole reply the same as in a stream, to every client."""
+"""A reply says the same however it is cut, and as a whole reply the same as in a stream, to every client."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ _FRAGMENTS = (
 _VALUES = ("ls", "a\nb\n", "</parameter>x", '"q"', "ü")
 _KEYS = {"bash": "command", "read": "path"}
 # A stream keeps what came of a call that is cut off or broken, a whole reply leaves it out or wraps it
-# (docs/decisions/content.md#d3, docs/decisions/answers.md#d7).
+# (docs/decisions/content.md#d3, docs/decisions/responses.md#d7).
 _DIFFERS = {"raw_tools.cut_off", "raw_tools.broken_arguments", "arguments.not_json"}
 
 
@@ -100,7 +100,7 @@ def _call(rng: random.Random) -> str:
     return RENDER[rng.choice(list(RENDER))]((CallToWrite(name, arguments, schema),))
 
 
-def answer(rng: random.Random) -> list[Delta]:
+def random_reply(rng: random.Random) -> list[Delta]:
     deltas: list[Delta] = []
     if rng.random() < 0.4:
         deltas.append({"reasoning_content": document(rng)})
@@ -124,9 +124,9 @@ def _settled(arguments: str) -> str:
 
 
 @given(st.integers(0, 2**32), st.sampled_from(CLIENTS), st.sampled_from(("live", "buffered")), st.booleans())
-def test_the_cut_and_the_form_of_an_answer_do_not_matter(seed: int, client: str, mode: str, think_tags: bool) -> None:
+def test_the_cut_and_the_form_of_a_reply_do_not_matter(seed: int, client: str, mode: str, think_tags: bool) -> None:
     rng = random.Random(seed)
-    deltas = answer(rng)
+    deltas = random_reply(rng)
     finish = rng.choice(("stop", "length"))
     options = {"raw_tools_mode": mode, "think_tags": think_tags}
     request = client_request(client)
@@ -141,7 +141,7 @@ def test_the_cut_and_the_form_of_an_answer_do_not_matter(seed: int, client: str,
     assert content_of(view_reply(client, whole_reply(deltas, finish), request, **options)) == content_of(first)
 
 
-# --- The answer never depends on the cut: documents of every format, good and broken, cut at random
+# --- The reply never depends on the cut: documents of every format, good and broken, cut at random
 #
 # `make laws-long` reads ten thousand documents of each format (EXAMPLES=N: N of them); DRAGOMAN_FUZZ=N does so
 # anywhere.
@@ -161,7 +161,7 @@ def _same_under_every_cut(document: str, rng: random.Random, **options: Any) -> 
 
 @every_round
 @every_table
-def test_the_answer_never_depends_on_the_cut(table: str, seed: int) -> None:
+def test_the_reply_never_depends_on_the_cut(table: str, seed: int) -> None:
     rng = random.Random(f"{table} {seed}")
     for _ in range(DOCUMENTS // ROUNDS):
         _same_under_every_cut(

@@ -230,7 +230,7 @@ def gzipped(status: bytes, body: bytes) -> bytes:
     return b"HTTP/1.1 %b\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
 
 
-async def test_an_answer_in_gzip_is_refused_but_a_refusal_keeps_its_status(run: Run) -> None:
+async def test_a_response_in_gzip_is_refused_but_a_refusal_keeps_its_status(run: Run) -> None:
     packed = gzip.compress(b"x" * 1000)
 
     client = HttpClient()

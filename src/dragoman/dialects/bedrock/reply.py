@@ -85,7 +85,7 @@ def malformed_fault(reason: Json, *, has_content: bool) -> Fault | None:
     """Return the fault of a reply whose stop reason says that the service could not read the model's output.
 
     Returns None for other reasons, and for a reply with usable content, unless the service dropped a call
-    (docs/decisions/answers.md#d7).
+    (docs/decisions/responses.md#d7).
     """
     if reason not in _MALFORMED or (has_content and reason != _LOST_CALL):
         return None

@@ -387,7 +387,7 @@ class GeminiListing:
             "name": f"models/{model.name}",
             "displayName": model.name,
             "inputTokenLimit": model.window,
-            "outputTokenLimit": model.longest_answer,
+            "outputTokenLimit": model.max_output_tokens,
             "supportedGenerationMethods": ["generateContent", "countTokens"],
         }
 

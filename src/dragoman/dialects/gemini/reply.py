@@ -287,7 +287,7 @@ def parse_stop(reason: str, rest: dict[str, Json], *, has_calls: bool) -> Stop:
 def check_readable(candidate: Candidate, *, has_content: bool) -> None:
     """Raise UpstreamFault for a reply that the service itself could not parse.
 
-    A reply with content counts as a reply, unless the service dropped a call (docs/decisions/answers.md#d7).
+    A reply with content counts as a reply, unless the service dropped a call (docs/decisions/responses.md#d7).
     """
     reason = candidate.reason
     if reason not in _MALFORMED and failure_kind(reason) is None:
@@ -417,10 +417,12 @@ def parse_usage(value: Json) -> Usage | None:
     if not isinstance(value, dict):
         return None
     counts = {_COUNTS.get(name, name): each for name, each in value.items()}
-    prompt, cached, answer, thoughts, tools, total = (parse_token_count(counts.pop(name, None)) for name in _NAMES)
-    output = answer + thoughts
-    if thoughts and total == prompt + tools + answer:  # Some services include the thoughts in the candidates count.
-        output = answer
+    prompt, cached, text_tokens, thoughts, tools, total = (parse_token_count(counts.pop(name, None)) for name in _NAMES)
+    output = text_tokens + thoughts
+    if (
+        thoughts and total == prompt + tools + text_tokens
+    ):  # Some services include the thoughts in the candidates count.
+        output = text_tokens
     rest = to_extra_names(counts)
     if tools := min(tools, MAX_TOKEN_COUNT - prompt):
         rest[_TOOLS] = tools
@@ -433,11 +435,11 @@ def render_usage(usage: Usage) -> dict[str, Json]:
     own = EXTRAS.own_fields(usage.extra).get(_TOOLS)
     tools = own if type(own) is int else 0
     prompt = max(usage.input - tools, 0) + usage.cache_read + usage.cache_write
-    answer = max(usage.output - usage.reasoning, 0)
-    body: dict[str, Json] = {"promptTokenCount": prompt, "candidatesTokenCount": answer}
+    text_tokens = max(usage.output - usage.reasoning, 0)
+    body: dict[str, Json] = {"promptTokenCount": prompt, "candidatesTokenCount": text_tokens}
     if usage.cache_read:
         body["cachedContentTokenCount"] = usage.cache_read
     if usage.reasoning:
         body["thoughtsTokenCount"] = usage.reasoning
-    body["totalTokenCount"] = prompt + tools + answer + usage.reasoning
+    body["totalTokenCount"] = prompt + tools + text_tokens + usage.reasoning
     return EXTRAS.with_extra(body, usage.extra)

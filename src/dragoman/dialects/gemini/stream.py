@@ -3,7 +3,7 @@
 Theory of operation. Every frame is a small reply, and its parts continue those of the previous frame. Text continues
 the open text, and thoughts continue the open thought; any other part ends it. Calls come whole. A text with a signature
 is a block of its own. There is no last frame: each candidate ends with its finishReason, and the stream ends with its
-bytes (docs/decisions/answers.md#d7).
+bytes (docs/decisions/responses.md#d7).
 """
 
 from __future__ import annotations

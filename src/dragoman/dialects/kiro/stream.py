@@ -2,7 +2,7 @@
 
 Theory of operation. No event starts or ends a response, a text or a thought. The first frame with content starts it, a
 frame of another kind ends the open text or thought, and the end of the bytes ends the response
-(docs/decisions/answers.md#d7). A call starts with an id and a name, continues in fragments and ends with `stop`;
+(docs/decisions/responses.md#d7). A call starts with an id and a name, continues in fragments and ends with `stop`;
 several calls may be open, each identified by its id. The decoder buffers two things: the signature of a thought, which
 comes in parts, until the thought ends; and input given as an object, which replaces the previous one, until `stop`.
 

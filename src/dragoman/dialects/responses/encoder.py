@@ -3,7 +3,7 @@
 Theory of operation. Each text is a message with one part. Items are numbered densely in the order of their starts;
 several may be open. All content is kept until the end, because the last event repeats it. Clients run a call when they
 get its output_item.done, so a call that was cut off gets none, and one whose arguments are not valid JSON waits for the
-stop reason (docs/decisions/answers.md#d7).
+stop reason (docs/decisions/responses.md#d7).
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Arguments(Struct, frozen=True, gc=False):
 class CallEnded(Struct, frozen=True, gc=False):
     """The open call ends."""
 
-    complete: bool = True  # False: it was cut off (docs/decisions/answers.md#d7), or its arguments are not valid JSON
+    complete: bool = True  # False: it was cut off (docs/decisions/responses.md#d7), or its arguments are not valid JSON
 
 
 class EngineNote(Struct, frozen=True, gc=False):

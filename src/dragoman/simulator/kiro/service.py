@@ -154,7 +154,7 @@ class KiroService:
         self._limits = limits
         self._tokens = TokenService(script.tokens)
         self._player = ScriptPlayer(script)
-        self._answered = 0
+        self._reply_count = 0
         self.max_body = limits.body_bytes
 
     def handle(self, request: HttpRequest) -> Response:
@@ -177,7 +177,7 @@ class KiroService:
                 return _document(routed, catalogue.list_profiles())
             case "usage":
                 resource = request.parameter("resourceType") or text(KiroHttpRequest(request).top.get("resourceType"))
-                return _document(routed, catalogue.usage_limits(self._answered, resource or "AGENTIC_REQUEST"))
+                return _document(routed, catalogue.usage_limits(self._reply_count, resource or "AGENTIC_REQUEST"))
             case "mcp":
                 return _document(routed, _search_result(KiroHttpRequest(request).top))
 
@@ -194,7 +194,7 @@ class KiroService:
         turn = self._player.next()
         if turn.status != 200:
             return _scripted_refusal(request, turn)
-        self._answered += 1
+        self._reply_count += 1
         parsed = KiroHttpRequest(request)
         output = respond(read_prompt(parsed), turn.parts)
         conversation = text(parsed.state.get("conversationId")) or "sim-conversation"

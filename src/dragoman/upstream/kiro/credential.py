@@ -354,7 +354,7 @@ class KiroCredential:
             raise CredentialFault(f"the service did not respond within {_TIMEOUT:.0f} s.", is_permanent=False) from None
         except CredentialFault:
             raise
-        except DragomanError as error:  # of the network, or an answer that is no HTTP
+        except DragomanError as error:  # of the network, or a response that is not HTTP
             raise CredentialFault(f"the service cannot be reached: {error}", is_permanent=False) from None
 
     def _endpoints(self, token: Token) -> Endpoints:
