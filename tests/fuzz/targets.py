@@ -46,7 +46,7 @@ _MAY_BE_MISSING = (
     "stream.no_usage",
     "stream.open_call",
 )  # an upstream may omit these
-_SHOWN = 4096  # bytes of a finding that are shown
+_SHOWN = 4096  # bytes of an input that are shown
 _DEPTH = 100  # the gateway refuses deeper bodies at admission
 
 
@@ -185,7 +185,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 
 
 def seeds(target: str) -> Iterator[bytes]:
-    """Yield valid examples: the stories, and earlier findings."""
+    """Yield valid examples: the stories, and inputs that failed before."""
     kind, _, dialect = target.partition(".")
     if dialect:
         suffix = "request.json" if kind == "request" else "stream"

@@ -20,7 +20,7 @@ NAMES = tuple(registry.names())
 CALL_ID = "call_on_the_server"
 RESULT = {"type": "tool_result", "tool_use_id": CALL_ID, "content": "18 degrees"}
 OUTPUT = {"type": "function_call_output", "call_id": CALL_ID, "output": "18 degrees"}
-ANSWERED = {"functionResponse": {"name": "get_weather", "response": {"output": "18 degrees"}}}
+FUNCTION_RESPONSE = {"functionResponse": {"name": "get_weather", "response": {"output": "18 degrees"}}}
 
 
 def anthropic(**more: Any) -> dict[str, Any]:
@@ -44,7 +44,11 @@ REFERENCES: dict[
     "item without a type": ("responses", responses({"role": "user", "content": "x"}, {"id": "fc_1"}), "input[1]"),
     "cache": (
         "gemini",
-        {"model": "m", "contents": [{"role": "user", "parts": [ANSWERED]}], "cachedContent": "cachedContents/1"},
+        {
+            "model": "m",
+            "contents": [{"role": "user", "parts": [FUNCTION_RESPONSE]}],
+            "cachedContent": "cachedContents/1",
+        },
         "cachedContent",
     ),
 }

@@ -313,7 +313,7 @@ def test_two_tools_that_would_have_one_name_are_refused() -> None:
         sent_to("openai", responses([QUESTION], [SEARCH_TOOL, function("tool_search")]))
 
 
-ANSWER: Events = (
+SEARCH_REPLY: Events = (
     Started("r", "m"),
     BlockStarted(0, ToolCall("s9", "tool_search")),
     ArgumentsDelta(0, '{"q":'),
@@ -326,7 +326,7 @@ ANSWER: Events = (
 
 def test_a_call_of_the_search_comes_back_as_the_item_that_the_client_waits_for() -> None:
     conversation = responses([QUESTION], [SEARCH_TOOL])
-    events = ResponseFilters(sent_to("openai", conversation)).feed(ANSWER)
+    events = ResponseFilters(sent_to("openai", conversation)).feed(SEARCH_REPLY)
     whole: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), conversation, fixed_environment()))
     frames = [
         jsonio.decode(payload.data)

@@ -43,7 +43,7 @@ class ErrorResponse(Struct, frozen=True):
     whole: bytes = b""
 
 
-class Finding(Struct, frozen=True):
+class RuleBreach(Struct, frozen=True):
     """One place where a request breaks a rule. Without a grade or response, the rule's own applies."""
 
     at: str
