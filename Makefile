@@ -25,7 +25,7 @@ PINS := tests/clients/pins
 # What `make test-clients` runs: clients by their name, or one of the sets quick, ci and all.
 CLIENTS ?= all
 WHEELS := build/wheel
-# What reads tool results and builds histories has every branch tried (document 000, success metric 1).
+# What reads tool results and builds histories has every branch tried (docs/mission.md, row 000.16).
 EXACT := src/dragoman/dialects/kiro/quirks/turns.py,src/dragoman/dialects/kiro/request_parser.py,src/dragoman/dialects/kiro/request.py
 EXACT_TESTS := $(foreach part,cases conversion history quirks request tool_results,tests/unit/dialects/test_kiro_$(part).py)
 

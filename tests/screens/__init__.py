@@ -166,7 +166,12 @@ def _report(columns: int) -> Iterator[str]:
         response=RecordedMessage("400", (), '{"message":"Improperly formed request.","reason":null}'),
         notes=(Note("kiro.max_tokens", "dropped", "max_tokens", "max_tokens is not sent"),),
         breaches=(
-            Breach("kiro.body.profile_arn", "profileArn", "the service does not accept it (rule 49)", "documented"),
+            Breach(
+                "kiro.body.profile_arn",
+                "profileArn",
+                "the service does not accept it (docs/dialects/kiro.md, rule 49)",
+                "documented",
+            ),
         ),
     )
     return iter(render_report(report, columns).splitlines())

@@ -432,7 +432,7 @@ def test_a_call_that_a_limit_cut_is_no_error() -> None:
     assert [breach.rule for breach in broken] == ["anthropic.stream.input_json"]
 
 
-# --- the stream of document 002
+# --- the stream of document 002 (docs/mission.md)
 
 
 def kiro(*events: tuple[str, dict[str, Any]]) -> bytes:

@@ -96,7 +96,7 @@ def calls(conversation: Conversation) -> list[ToolCall]:
     return [block for message in conversation.messages for block in message.blocks if isinstance(block, ToolCall)]
 
 
-# --- step: raw responses, as in document 004
+# --- step: raw responses, as in document 004 of docs/mission.md
 
 
 def raw(*blocks: Any) -> Any:

@@ -337,7 +337,7 @@ def test_an_exception_inside_a_200() -> None:
     assert all(each["choices"][0].get("finish_reason") is None for each in chat[:-1])
 
 
-# --- Mission document 002: its examples, verbatim, and its streams chunk by chunk
+# --- Document 002 of docs/mission.md: its examples, verbatim, and its streams chunk by chunk
 
 ARN = "arn:aws:codewhisperer:us-east-1:123456789012:profile/ABCDEFGHIJKL"
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}

@@ -1,4 +1,4 @@
-"""Mission document 002: its tables, its four common problems, its token counts."""
+"""Document 002 of docs/mission.md: its tables, its four common problems, its token counts."""
 
 from __future__ import annotations
 

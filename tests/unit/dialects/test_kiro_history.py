@@ -1,5 +1,5 @@
-"""Mission document 003 and docs/decisions/kiro.md#d10: history pairs user and assistant turns, by placeholders or by
-merging."""
+"""History pairs user and assistant turns, by placeholders or by merging: document 003 of docs/mission.md, and
+docs/decisions/kiro.md#d10."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mission document 000: tool results of every shape reach the service as text. Scenario numbers are the document's."""
+"""Tool results of every shape reach the service as text (docs/mission.md, rows of 000; `TS1.3` is the id of a row)."""
 
 from __future__ import annotations
 

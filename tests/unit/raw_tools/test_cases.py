@@ -133,7 +133,7 @@ def test_text_stays_in_the_field_it_came_in() -> None:
         assert (filtered.text(REASONING), filtered.text()) == ("a <|toolc", "b <|toold")
 
 
-# --- Mission document 001: what its text and its algorithm say of sections, parts, states and limits
+# --- Document 001 of docs/mission.md: what its text and its algorithm say of sections, parts, states and limits
 
 ARGUMENTS = '{"description": "Explore core C headers", "n": 1.50, "s": "\\u00e9 <|x|>"}'
 CALL = f"{CB} functions.task:45 {AB} {ARGUMENTS} {CE}"

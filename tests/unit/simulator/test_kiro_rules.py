@@ -213,7 +213,7 @@ def test_no_bytes_whatever_break_the_rules_themselves(raw: bytes) -> None:
 
 # --- the default `sim kiro` refuses what documents 000, 002 and 003 saw refused, and takes what they saw taken
 
-MOCK_ARN = "arn:aws:codewhisperer:us-east-1:699475941385:profile/test"  # document 000, mock token storage
+MOCK_ARN = "arn:aws:codewhisperer:us-east-1:699475941385:profile/test"  # the mock token (docs/mission.md, row 000.14)
 MOCK_TOKEN = "test_access_token"
 
 SEEN_REFUSED: list[tuple[str, Any]] = [

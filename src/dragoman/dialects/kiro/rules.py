@@ -3,7 +3,7 @@
 The lint (`breaches`) returns the rules that a request breaks. The simulator refuses requests for the same breaches; it
 adds the rule's number, its grade of evidence and the service's response. Rules that a body does not show (accounts,
 quota, the model's name) and rules that need an estimate (size) are not here. The lint does not use the dialect's parser
-and renderer, so that it can check them.
+and renderer, so that it can check them. Rule numbers are those of docs/dialects/kiro.md.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ _TAGS = re.compile(r"<(?:thinking_mode|max_thinking_length|thinking_effort)>")
 _ESCAPED = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")  # jsonio escapes only unpaired surrogates
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TOP = frozenset({"conversationState", "profileArn", "agentMode", "additionalModelRequestFields"})
-# The published service model ends in 12 letters and digits, but the tests of document 000 use `profile/test`.
+# Any number of letters and digits may end it (docs/dialects/kiro.md#hosts-and-logins).
 _ARN = re.compile(r"arn:aws:(codewhisperer|transform):[a-z]{2}(-[a-z]+)+-\d:\d{12}:profile/[a-zA-Z0-9]+")
 _FORMATS = ("png", "jpeg", "gif", "webp")
 _TRIGGERS = frozenset({"MANUAL", "DIAGNOSTIC", "INLINE_CHAT"})
@@ -251,7 +251,7 @@ def _envelope(request: KiroRawRequest, limits: KiroLimits) -> BreachTuples:
         )
     arn = request.top.get("profileArn")
     if arn is not None and (not isinstance(arn, str) or len(arn) > 950 or not _ARN.fullmatch(arn)):
-        yield "body.profile_arn", "profileArn", "it is not the ARN of a profile (rule 49)"
+        yield "body.profile_arn", "profileArn", "it is not the ARN of a profile (docs/dialects/kiro.md, rule 49)"
     if _ESCAPED.search(jsonio.encode(request.document)):
         yield from (
             ("body.surrogate", at, "the text has an unpaired surrogate") for at in _surrogates(request.document)

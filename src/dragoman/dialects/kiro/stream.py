@@ -54,7 +54,7 @@ _COUNTS = ("uncachedInputTokens", "outputTokens", "cacheReadInputTokens", "cache
 _LOST_CALL = "MALFORMED_TOOL_USE"  # the service dropped a call of the model
 _MALFORMED = frozenset({_LOST_CALL, "MALFORMED_MODEL_OUTPUT"})
 _TOO_LONG = "ContentLengthExceededException"
-_MIN_SPLIT = 100  # fewer input tokens are not split into shares (docs/mission.md, document 002)
+_MIN_SPLIT = 100  # fewer input tokens are not split into shares (docs/mission.md, rows of 002)
 _CREDITS = frozenset({"metering"})
 _MAX_PERCENTAGE = 1e6  # a larger contextUsagePercentage is ignored
 

@@ -1,6 +1,7 @@
 """Values that the refusal rules of the simulated Kiro service use: requests, profiles, limits, routes and refusals.
 
-Pure. `rules` checks requests with them; `service` renders the refusals.
+Pure. `rules` checks requests with them; `service` renders the refusals. Rule numbers are those of
+docs/dialects/kiro.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A Kiro token as a value, read from and written to the formats of the Kiro IDE, kiro-cli and Dragoman. Pure.
 
-The IDE writes camelCase, kiro-cli snake_case; Dragoman's format is that of document 000 (docs/mission.md). The hosts of
-the sign-in services and of the service itself are here too.
+The IDE writes camelCase, kiro-cli snake_case; docs/dialects/kiro.md#hosts-and-logins has Dragoman's format. The hosts
+of the sign-in services and of the service itself are here too.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def _same_form(old: Json, moment: float) -> Json:
 
 
 def render_token(token: Token) -> Document:
-    """Return the token in Dragoman's format: the fields of document 000, and those that a refresh needs."""
+    """Return the token in Dragoman's format, with the fields that a refresh needs; empty fields are left out."""
     document: Document = {
         "type": "kiro",
         "auth_method": token.kind,
