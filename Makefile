@@ -17,7 +17,7 @@ SDK_INSTALLED := $(SDK)/node_modules/.installed
 CSPELL := tests/words/cspell
 CSPELL_INSTALLED := $(CSPELL)/node_modules/.installed
 # Whose prose is checked: pages, and comments, docstrings and messages of modules (src tests bench) and of other files.
-PROSE ?= docs '*.md' Makefile pyproject.toml '.ci/*' '.github/*.md' 'src/**/*.sql' 'src/**/*.toml' src tests bench
+PROSE ?= docs '*.md' 'tests/**/*.md' Makefile pyproject.toml '.ci/*' '.github/*.md' 'src/**/*.sql' 'src/**/*.toml' src tests bench
 INSPECTOR := tests/inspector/node
 INSPECTOR_INSTALLED := $(INSPECTOR)/node_modules/.installed
 PRETTIER = $(NODE) $(INSPECTOR)/node_modules/prettier/bin/prettier.cjs --config $(INSPECTOR)/prettier.json src/dragoman/gateway/inspector/page

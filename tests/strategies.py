@@ -132,7 +132,7 @@ extras: SearchStrategy[Extra] = st.builds(
 )
 caches: SearchStrategy[CacheBreakpoint] = st.builds(CacheBreakpoint, st.sampled_from(("5m", "1h", "30m", "12h")))
 _short_caches: SearchStrategy[CacheBreakpoint] = st.builds(CacheBreakpoint)  # of blocks that replies have, too
-_SEALS = (
+_SIGNATURES = (
     ("anthropic", "signature"),
     ("anthropic", "redacted"),
     ("openai", "signature"),
@@ -141,7 +141,7 @@ _SEALS = (
 )
 signatures: SearchStrategy[Signature] = st.builds(
     lambda origin, data: Signature(origin[0], data, origin[1]),
-    st.sampled_from(_SEALS),
+    st.sampled_from(_SIGNATURES),
     st.sampled_from(("c2VhbA==", "bW9yZQ==")),
 )
 

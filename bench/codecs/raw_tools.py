@@ -236,7 +236,7 @@ def growth() -> int:
 
 
 def delay() -> int:
-    """How many deltas after its own the first byte of the arguments goes out."""
+    """Return how many deltas after its own the first byte of the arguments is sent."""
     text = f'{OPEN} {{"path": "a"}}'
     begins = text.index("{")
     started = Stream("", []).engine()

@@ -28,7 +28,7 @@ from dragoman.wire.eventstream import encode_event
 from tests.anthropic_client import parse_sse as data_of
 
 DIALECTS = sorted(registry.names())
-Event: TypeAlias = tuple[str, Any]  # kind, data; bytes instead of a document go out as they are
+Event: TypeAlias = tuple[str, Any]  # kind, data; bytes instead of a document are sent as they are
 Stream: TypeAlias = list[Event]
 
 

@@ -1,4 +1,4 @@
-"""Prompt-cache marks that go out in another dialect and are read there are the same marks.
+"""Prompt-cache marks that are sent in another dialect and are read there are the same marks.
 
 The law: translate a request with marks to another dialect, read it there, and translate it back. Each text of the
 system prompt and of user messages has the mark that it had before, with the same lifetime. It holds for the forms of

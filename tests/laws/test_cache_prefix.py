@@ -73,7 +73,7 @@ def planned(client: Dialect, upstream: Dialect, model: str, conversation: Conver
 
 
 class Rendered:
-    """A request as it goes out, without cache marks: its history, and all the rest."""
+    """A request as it is sent, without cache marks: its history, and all the rest."""
 
     def __init__(self, translation_plan: Plan) -> None:
         request = translation_plan.request()

@@ -41,7 +41,7 @@ IDS = [f"req_{int(NOW * 1000) - 90_000 + number * 700:012x}5f1c0a9b3d2e{number:0
 
 @contextmanager
 def _terminal(columns: int) -> Iterator[None]:
-    """Pretend a terminal of so many columns, in UTC."""
+    """Pretend a terminal of `columns` columns, in UTC."""
     before = {name: os.environ.get(name) for name in ("COLUMNS", "TZ")}
     os.environ.update(COLUMNS=str(columns), TZ="UTC")
     time.tzset()

@@ -177,7 +177,7 @@ _read_request = jsonio.typed_decoder(LoggedRequest)
 
 
 def note_lines(entry: LoggedRequest, columns: int) -> Iterator[str]:
-    """Yield the attempts of a request that failed, and the changes by its translation, wrapped to so many columns."""
+    """Yield the attempts of a request that failed, and the changes by its translation, wrapped to `columns` columns."""
     texts = [
         *(
             f"attempt at {each.upstream}{f' ({each.credential})' if each.credential else ''} failed after "

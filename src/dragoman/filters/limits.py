@@ -23,7 +23,7 @@ _BUDGETS = (
     (4_096, "low"),
     (16_384, "medium"),
     (65_536, "high"),
-)  # the effort for a budget up to so many tokens; our own convention
+)  # the greatest budget in tokens, and the effort for it; our own convention
 
 
 def fit_thinking(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:

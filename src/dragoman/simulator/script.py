@@ -77,7 +77,7 @@ _KINDS: dict[str, type[ScriptPart]] = {
 
 
 class CutPoint(Struct, frozen=True, forbid_unknown_fields=True):
-    """The point at which a body ends early: after so many bytes, or before a wire frame (counted from 0).
+    """The point at which a body ends early: after `byte` bytes, or before the wire frame `event` (counted from 0).
 
     `how`: `end` is a clean end of body, `close` leaves out the last chunk, `reset` resets the connection.
     """

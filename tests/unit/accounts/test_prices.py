@@ -17,7 +17,7 @@ ONE = Usage(input=1000)
 
 
 def price(cost: int, *models: str, provider: str = "openai", upstream: str = "", since: date | None = None) -> Price:
-    """Return a price whose input costs so many nano-dollars per thousand tokens."""
+    """Return a price whose input costs `cost` nano-dollars per thousand tokens."""
     rates = fill_rates({"input": cost, "output": 0})
     return Price(models=models, provider="" if upstream else provider, upstream=upstream, rates=rates, valid_from=since)
 

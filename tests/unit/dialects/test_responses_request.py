@@ -142,7 +142,7 @@ def test_every_item_of_codex_survives_a_round_trip() -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_50_every_item_of_codex_is_sent_or_noted_in_other_dialects(name: str) -> None:
-    """Calls of typed tools are calls; server items and tools never go out raw, each with a note."""
+    """Calls of typed tools are calls; server items and tools are never sent raw, each with a note."""
     readable = [
         item for item in CODEX_ITEMS if item["type"] not in ("compaction", "item_reference")
     ]  # these are refused

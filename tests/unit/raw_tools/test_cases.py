@@ -146,7 +146,7 @@ def client_stream(*pieces: str, field: str = "reasoning", tools: Any = None, **o
 
 
 def written(chunks: Iterable[dict[str, Any]]) -> list[bytes]:
-    """What goes out for each chunk."""
+    """Return what is sent for each chunk."""
     output = io.BytesIO()
     transformer = ToolCallTransformer(output)
     rows = []

@@ -216,7 +216,7 @@ def test_ordinary_text_is_sent_at_once() -> None:
     assert sum(1 for wait in waits if wait) < len(waits) / 4, "most deltas go out as they come"
 
 
-def test_words_go_out_with_their_delta() -> None:
+def test_words_are_sent_with_their_delta() -> None:
     engine = Engine("auto", DeclaredTools(DECLARED))
     engine.feed("Hello", TEXT)
     for word in (
@@ -236,13 +236,13 @@ def test_words_go_out_with_their_delta() -> None:
         assert engine.feed(word, TEXT) == [TextOutput(word, TEXT)], word
 
 
-# What has to be whole before it can go out: values whose type is known only by their end.
+# What has to be whole before it can be sent: values whose type is known only by their end.
 _WHOLE = {"llama3_bare", "phi4_start"}  # nothing marks them as calls
 
 
 @pytest.mark.parametrize("auto", [False, True], ids=["by name", "auto"])
 @pytest.mark.parametrize("table", [table for table in RENDER if table not in _WHOLE])
-def test_arguments_go_out_while_they_come(table: str, auto: bool) -> None:
+def test_arguments_are_sent_while_they_come(table: str, auto: bool) -> None:
     if auto and table in BY_NAME_ONLY:
         pytest.skip("auto does not look for it")
     choice = "auto" if auto else table

@@ -431,7 +431,7 @@ async def test_a_login_that_was_removed_is_not_used_any_more(tmp_path: Path) -> 
     assert bearer(await subject.sign(CHAT)) == "access-1"
 
 
-# --- what goes out
+# --- what is sent
 
 
 def signed(

@@ -178,7 +178,7 @@ class CliStore:
         try:
             return self._readable("mode=rw")  # rolls back the unfinished write of a killed process
         except sqlite3.OperationalError:
-            if _journal(self.path).exists():
+            if _rollback_journal(self.path).exists():
                 raise
         return self._connect("immutable=1")  # the only mode for a write-ahead log on a read-only mount
 
@@ -196,7 +196,7 @@ class CliStore:
         return sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT, isolation_level=None)
 
 
-def _journal(path: Path) -> Path:
+def _rollback_journal(path: Path) -> Path:
     """Return the path of the rollback journal, which exists during a write or after an interrupted one."""
     path = path.resolve()
     return path.with_name(f"{path.name}-journal")
