@@ -1,4 +1,4 @@
-"""Compares the pins with the newest versions: `python -m tests.clients.newest [--install] [NAME...]`.
+"""Compare the pins with the newest versions: `python -m tests.clients.newest [--install] [NAME...]`.
 
 A line for each package of a pin says whether the pin is behind. With `--install` the newest versions are installed
 beside the pinned ones, and `DRAGOMAN_CLIENTS_NEWEST=1` makes the suite run them (`make test-newest`). Pins are not

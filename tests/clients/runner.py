@@ -1,4 +1,4 @@
-"""Runs one client, headless, in a home and a folder of its own, and ends it in time."""
+"""Run one client, headless, in a home and a folder of its own, and end it in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the exchanges of the corpus, and summarises a reply so that it can be compared."""
+"""Read the exchanges of the corpus, and summarise a reply so that it can be compared."""
 
 from __future__ import annotations
 

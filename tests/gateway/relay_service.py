@@ -1,4 +1,4 @@
-"""A service with the endpoints beside chat, which records what it receives: OpenAI's, Gemini's and Ollama's."""
+"""A service with the endpoints other than chat, which records what it receives: OpenAI's, Gemini's and Ollama's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of endpoints beside chat: relayed untouched within a family, with keys, limits, routing, ledger and log."""
+"""Tests of endpoints other than chat: relayed untouched within a family, with keys, limits, routing, ledger and log."""
 
 from __future__ import annotations
 

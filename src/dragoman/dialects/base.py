@@ -367,7 +367,7 @@ class Dialect(Struct, frozen=True):
     # Returns the rules that an error of the service names and that the body of a request does not show.
     refusal_rules: Callable[[ApiRequest, Fault], Sequence[Breach]] | None = None
     limit_headers: LimitHeaders | None = None  # that the SDKs of the family read
-    relayed: RelayedEndpoints | None = None  # endpoints beside chat
+    relayed: RelayedEndpoints | None = None  # endpoints other than chat
     title: str = ""  # the name of the API, for people
 
 

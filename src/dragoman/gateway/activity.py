@@ -1,4 +1,4 @@
-"""What a gateway does now, for `dragoman top`: running requests, rates of the last minute, upstreams. Pure.
+"""The present activity of a gateway, for `dragoman top`: running requests, rates of the last minute, upstreams. Pure.
 
 Everything comes from what the gateway keeps anyway: the records of running requests, the recent log, and the state of
 the upstreams. Each worker gives its `Activity`; `summarize_activity` adds those of all workers.
@@ -50,7 +50,7 @@ class RunningRequest(Struct, frozen=True, omit_defaults=True):
 
 
 class EndedRequest(Struct, frozen=True, array_like=True):
-    """What the rates need of a request that has ended within the last minute."""
+    """The figures of a request that has ended within the last minute, for the rates."""
 
     upstream: str
     outcome: str
@@ -80,7 +80,7 @@ class UpstreamActivity(Struct, frozen=True):
 
 
 class Activity(Struct, frozen=True):
-    """What one process does now. `seconds` is the time that `ended` covers."""
+    """The present activity of one process. `seconds` is the time that `ended` covers."""
 
     running: tuple[RunningRequest, ...]
     ended: tuple[EndedRequest, ...]
@@ -103,7 +103,7 @@ class UpstreamRates(Struct, frozen=True):
 
 
 class ActivitySummary(Struct, frozen=True):
-    """What a gateway does now, over all its workers: the data of `dragoman top --json`."""
+    """The present activity of all workers of a gateway: the data of `dragoman top --json`."""
 
     gateway: dict[str, Any]  # version, URL, process, start time
     requests_per_second: float

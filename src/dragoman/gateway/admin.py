@@ -68,7 +68,7 @@ class RecordingSwitch(Protocol):
 
 
 class ManagedGateway(Protocol):
-    """What the admin interface needs: one gateway, or several workers that act as one."""
+    """The interface of a gateway for its operator: one gateway, or several workers that act as one."""
 
     def status(self) -> dict[str, Json]:
         """Return version, state, configuration and the health of the upstreams."""
@@ -105,7 +105,7 @@ class ManagedGateway(Protocol):
 
     @property
     def recording(self) -> RecordingSwitch:
-        """What turns the recording of requests on and off."""
+        """The switch of the recording of requests."""
 
     @property
     def key(self) -> str:

@@ -354,7 +354,7 @@ class HeadCheck:
 
 
 def _bad_line(request: HttpRequest, target: str) -> Fault | None:
-    """Refuse CONNECT, TRACE, and a target other than a path: a host in it could contradict the Host header."""
+    """Return a fault for CONNECT, TRACE, and a target that is not a path: its host could contradict the Host header."""
     if len(target) > MAX_TARGET_BYTES or len(request.path) + len(request.query) > MAX_TARGET_BYTES:
         return TOO_LONG_TARGET
     if request.method in ("CONNECT", "TRACE"):
@@ -365,7 +365,7 @@ def _bad_line(request: HttpRequest, target: str) -> Fault | None:
 
 
 def _bad_framing(headers: dict[str, str], version: str) -> Fault | None:
-    """Refuse headers that make the end of the body ambiguous, and encodings that are not supported."""
+    """Return a fault for headers that make the end of the body ambiguous, and for encodings that are not supported."""
     encoding = headers.get("transfer-encoding")
     if encoding is not None:
         if encoding.lower() != "chunked":

@@ -117,7 +117,7 @@ class ClientRequest:
 
     @property
     def found(self) -> FoundResponses:
-        """What other processes store of the earlier responses that the request refers to."""
+        """The earlier responses that the request refers to, as far as other processes store them."""
         return self._found or NOTHING_FOUND
 
     def read(self) -> Conversation:

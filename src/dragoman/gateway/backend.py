@@ -250,7 +250,7 @@ class ClientSession(Struct, frozen=True):
 
     @property
     def cache(self) -> str:
-        """What identifies the prompt cache: no other client has the same key."""
+        """The key of the prompt cache, which no other client has."""
         return self.key or self.affinity
 
 

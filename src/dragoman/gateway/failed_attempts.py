@@ -1,4 +1,4 @@
-"""What a failed attempt leaves behind: an entry in the record, in the recording, and in the response's headers."""
+"""Record a failed attempt: in the record of the request, in its recording, and in the headers of the response."""
 
 from __future__ import annotations
 

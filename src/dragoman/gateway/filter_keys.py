@@ -1,4 +1,4 @@
-"""What a filter of requests can ask for: the keys of the language, and the words for remarkable requests. Pure."""
+"""The keys that a filter of requests may use, and the words for remarkable requests. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OF_OUTCOME: Mapping[str, Badge] = {
 
 
 class FilteredRequest(Struct, frozen=True):
-    """What a filter looks at: the request with its notes and failed attempts, and what only a recording knows."""
+    """The data that a filter compares: the request with its notes and failed attempts, and values of its recording."""
 
     request: LoggedRequest
     session: str = ""

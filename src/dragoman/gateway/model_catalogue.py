@@ -1,4 +1,4 @@
-"""What can be asked for in a running gateway: finds the targets of a model, and lists all models.
+"""The catalogue of models of a running gateway: it finds the targets of a model, and lists all models.
 
 Both follow the configuration and the upstreams' own lists (`model_lists`). Targets are cached: the routing of a name
 that was seen before is one look-up. The first time that a default model answers for a name, a warning is logged.

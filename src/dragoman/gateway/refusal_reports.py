@@ -1,4 +1,4 @@
-"""Schedules a report about a refused request, to be written when the client has its response (`explain`)."""
+"""Schedule a report about a refused request, to be written when the client has its response (`explain`)."""
 
 from __future__ import annotations
 

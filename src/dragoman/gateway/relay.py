@@ -1,4 +1,4 @@
-"""Relay: requests to endpoints beside chat go to an upstream that has the same endpoint, and their responses come back.
+"""Relay requests to endpoints other than chat: the upstream has the same endpoint, and nothing is translated.
 
 Keys, limits, routing, attempts, the ledger and the log are those of chat: a relayed request is a `ClientRequest` whose
 plan translates nothing. A response in JSON is sent when it is complete; any other (audio, a stream of events) is sent

@@ -1,4 +1,4 @@
-"""Runs the gateway: its server, signals and admin socket. Tests and `dragoman run` run it in a thread.
+"""Run the gateway: its server, signals and admin socket. Tests and `dragoman run` run it in a thread.
 
 What SIGTERM and SIGINT do:
 

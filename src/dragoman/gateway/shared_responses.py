@@ -51,10 +51,11 @@ class NoSharedResponses:
     """No other process shares responses with this one. It implements `SharedResponses`."""
 
     async def find(self, wanted: WantedResponses, count: Callable[[int], None]) -> FoundResponses:
+        """Return nothing."""
         return NOTHING_FOUND
 
     async def forget(self, owner: str, response_id: str) -> None:
-        pass
+        """Do nothing."""
 
 
 def missing_responses(wanted: WantedResponses, store: ResponseStore, holders: ResponseHolders) -> WantedResponses:

@@ -1,4 +1,4 @@
-"""Reads and checks the tables `[upstreams.NAME]`, and the raw tool table files that they name.
+"""Read and check the tables `[upstreams.NAME]`, and the raw tool table files that they name.
 
 `read_upstream` converts a table, merged with its preset, into an `Upstream`, which the gateway uses. Only
 `with_table_files` does I/O. `config` calls both.

@@ -1,4 +1,4 @@
-"""What the workers of one gateway share without a store: earlier responses and cooldowns.
+"""Share earlier responses and cooldowns between the workers of one gateway, without a store.
 
 Each worker serves `routes` on its private admin socket. `responses` finds earlier responses that siblings store. A
 cooldown that changes in one worker is sent to all at once; the response has all that the sibling knows, so that both
@@ -25,7 +25,7 @@ _read_events = jsonio.typed_decoder(list[CooldownEvent])
 
 
 class WorkerSharing(AbstractAsyncContextManager["WorkerSharing"]):
-    """What one worker shares with its siblings. Use it as a context manager while the worker runs."""
+    """The earlier responses and cooldowns that one worker shares. It is a context manager while the worker runs."""
 
     def __init__(self, sockets: Sequence[Path], services: Services, breaker: CircuitBreaker) -> None:
         self._siblings = Siblings(sockets)

@@ -311,7 +311,7 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
             self.connection.abort()
 
     def probe(self) -> None:
-        """Write bytes without content: an interim response, or inside a stream the dialect's keep-alive."""
+        """Write bytes without content: an interim response or, inside a stream, a keep-alive of the dialect."""
         if self.is_started:
             if self.send_keep_alive is not None:
                 self.send_keep_alive()

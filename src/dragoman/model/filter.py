@@ -1,6 +1,7 @@
-"""The protocol of filters. A filter changes a request, writes notes, and undoes the change in the response. Pure.
+"""The base classes of filters. A filter changes a request, writes notes, and undoes the change in the response. Pure.
 
-Also here: notes (`Notes`), cached facts about a conversation (`Facts`), and the parts of a lane (`LaneWatch`).
+The arguments of a filter are here, too: the list of notes (`Notes`) and cached facts about the conversation (`Facts`);
+and the values by which decoders, filters and encoders take part in a lane (`LaneSource`, `LaneWatch`, `LaneTarget`).
 """
 
 from __future__ import annotations

@@ -322,7 +322,7 @@ RESULT = ToolResult("t", (Text("r"),))
         (turn("user", Text("a"), Text("b")), (Text("a\nb"),), "kiro.text.joined"),
         (turn("assistant", CALL), (Text("."), CALL), "kiro.text.missing"),
         (turn("assistant", CALL, Text("a")), (Text("a"), CALL), "kiro.text.joined"),
-        (turn("assistant", SIGNED), (SEALED, Text(".")), "kiro.text.missing"),
+        (turn("assistant", SIGNED), (SIGNED, Text(".")), "kiro.text.missing"),
         (
             turn("assistant", SIGNED, Text("a"), Reasoning("more", "kiro", Signature("kiro", "other"))),
             (SIGNED, Text("a\n<kiro_thinking>more</kiro_thinking>")),

@@ -324,7 +324,7 @@ _KINDS.update(
 
 
 def render_content(blocks: Sequence[Block], blame: type[DragomanError] = Unrepresentable) -> Json:
-    """Write content as clients do: a single plain text is a string."""
+    """Return content as JSON: a string for a single text without other data, otherwise an array of blocks."""
     if len(blocks) == 1 and (plain := plain_text(blocks[0])) is not None:
         return plain
     return [render_block(block, blame) for block in blocks]

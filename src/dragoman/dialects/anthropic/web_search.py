@@ -1,8 +1,8 @@
-"""Searches of the web in Anthropic's form: the tool that declares them, and their blocks, as effects. Pure.
+"""Parse and render searches of the web in Anthropic's form: the tool that declares them, and their blocks. Pure.
 
-A search is two blocks: `server_tool_use` with the query, and `web_search_tool_result` with the pages or an error. Only
-Anthropic's service can read the `encrypted_content` of its own results. Results of other services, which the gateway or
-another filter has translated, have their text there, so that it returns with the conversation.
+A search is two blocks: `server_tool_use` with the query, and `web_search_tool_result` with the pages or an error. The
+`encrypted_content` of a result can be read only by the service that made it. In a result that was translated from
+another dialect, Dragoman writes the text of the page there, and reads it again when the client sends the conversation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all Bedrock nodes share: the family, extra fields, cache points, the vendors of models, and media. Pure."""
+"""Parts that all Bedrock nodes share: the family, extra fields, cache points, vendors of models, and media. Pure."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ CLAUDE_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
 class Vendor(Struct, frozen=True):
-    """What the models of a vendor accept."""
+    """The request fields that the models of a vendor accept."""
 
     name: str = ""
     reasoning: Literal["any", "signed", "unsigned", "none"] = "any"  # reasoning that a request may send back

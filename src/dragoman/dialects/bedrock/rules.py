@@ -1,7 +1,8 @@
-"""The table of the service's rules, and the checks of requests over raw JSON, independent of the codec. Pure.
+"""The rules of Bedrock Converse for requests, which `dragoman check` and the simulator run. Pure.
 
-shapes.py has the published shape of a request, and stream_rules.py checks streams. The detail of a breach repeats the
-service's own message where that is known, so that the simulator can refuse with it.
+The checks read raw JSON and share no code with the codec. The table also has the rules of streams, which
+stream_rules.py checks; shapes.py has the published shape of a request. The detail of a breach repeats the service's own
+message where that is known, so that the simulator can refuse with it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parse and render Kiro's errors: HTTP error responses of both protocols, and exception frames of a stream. Pure."""
+"""Parse and render Kiro's errors: responses of both protocols (REST and `x-amz-target`), and exception frames. Pure."""
 
 from __future__ import annotations
 

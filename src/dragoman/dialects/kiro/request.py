@@ -58,12 +58,23 @@ class KiroSettings(Protocol):
     """The settings of the codec that requests and token counts need (docs/decisions/kiro.md#d15)."""
 
     @property
-    def origin(self) -> str: ...
+    def origin(self) -> str:
+        """The value of `origin`, which is sent in every user turn."""
+        ...
+
     @property
-    def profile_arn(self) -> str: ...
+    def profile_arn(self) -> str:
+        """The `profileArn` of each request; empty: none, or that of the login."""
+        ...
+
     @property
-    def usage_split(self) -> tuple[int, int, int] | bool: ...
-    def window(self, model: str) -> int: ...
+    def usage_split(self) -> tuple[int, int, int] | bool:
+        """The shares of input, cache writes and cache reads in the input tokens; False: everything is input."""
+        ...
+
+    def window(self, model: str) -> int:
+        """Return the number of tokens that 100 per cent of context stands for."""
+        ...
 
 
 def extra_of(fields: dict[str, Json], spelling: frozenset[str] = frozenset()) -> Extra | None:

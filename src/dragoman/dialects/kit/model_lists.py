@@ -1,4 +1,4 @@
-"""Reads lists of models: an array of objects, whose fields are described by data. Pure."""
+"""Read the list of models that a service sends: JSON whose fields a `JsonModelList` describes. Pure."""
 
 from __future__ import annotations
 

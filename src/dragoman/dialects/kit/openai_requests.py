@@ -56,7 +56,7 @@ def refuse_cache_and_signature(block: Text | Media | ToolCall | ToolResult, api:
 
 
 def as_upstream_error(error: MalformedRequest) -> MissingField:
-    """Return the error as one of the upstream: replies share readers with requests, whose errors blame the client."""
+    """Return an error of a reader that requests and replies share as an error of the upstream, with status 502."""
     return MissingField(error.fault.message, fault=structs.replace(error.fault, kind="server", status=502))
 
 
@@ -84,12 +84,12 @@ def take_user(fields: Fields, extra: Object) -> str:
 
 
 def thinking_from_effort(effort: str) -> Thinking:
-    """Return the thinking setting of an effort."""
+    """Return the thinking setting for the value of `reasoning_effort`; `none` turns thinking off."""
     return Thinking("off") if effort == "none" else Thinking(effort=effort)
 
 
 def effort_from_thinking(thinking: Thinking, api: str) -> str:
-    """Return the effort of a thinking setting; "" to send none. Raises Unrepresentable."""
+    """Return the value of `reasoning_effort` for a thinking setting; empty: no field. Raises Unrepresentable."""
     if thinking.mode not in {"default", "off"} or thinking.budget is not None or thinking.show is not None:
         raise Unrepresentable(f"{api} accepts only a thinking effort, or no thinking setting", at="thinking")
     if thinking.mode == "off" and thinking.effort:

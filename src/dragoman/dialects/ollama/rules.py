@@ -1,4 +1,7 @@
-"""Checks of requests and streams against the rules of the service, over raw JSON and independent of the codec."""
+"""The rules of Ollama's API for requests and streams, which `dragoman check` and the simulator run. Pure.
+
+The checks read raw JSON and share no code with the codec.
+"""
 
 from __future__ import annotations
 

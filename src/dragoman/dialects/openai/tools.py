@@ -181,7 +181,7 @@ def _choice(fields: Fields, name: str, value: Json) -> ToolChoice | None:
 
 
 def render_choice(conversation: Conversation) -> JsonObject:
-    """Return the fields `tool_choice` and `parallel_tool_calls` of a request, as far as it needs them."""
+    """Return `tool_choice` and `parallel_tool_calls` as fields of a request; without those that have default values."""
     choice, text_tools = conversation.tool_choice, requests.free_text_tools(conversation.tools)
 
     def render_name(name: str) -> Json:

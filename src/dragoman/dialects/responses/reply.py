@@ -257,7 +257,7 @@ def _repeated_fields(request: Conversation) -> JsonObject:
 
 
 class ItemWriter:
-    """Writes output items, each with a unique id, and calls with the names that the client declared."""
+    """Renders blocks as output items: with unique ids, and calls under the names that the client declared."""
 
     def __init__(self, request: Conversation, environment: Environment) -> None:
         self._environment = environment

@@ -377,7 +377,7 @@ def _object(children: list[tuple[str, Value]], parameter: ParameterSchema, text:
 
 
 def _repeated(values: list[Value], parameter: ParameterSchema) -> Value:
-    """Return the value of elements of one name: an array if there are several."""
+    """Return the value of all elements with one name: that of a single element, an array for several."""
     if len(values) == 1:
         return values[0]
     items: list[str] = []

@@ -50,7 +50,9 @@ class ValueScanner(Protocol):
         """
         ...
 
-    def copy(self) -> Self: ...
+    def copy(self) -> Self:
+        """Return a scanner in the same state."""
+        ...
 
 
 class EndMarkerGuard:
@@ -153,7 +155,9 @@ class BodyReader(Protocol):
         """Whether the arguments are well-formed JSON, or will be when the call is closed."""
         ...
 
-    def read(self, text: str, at: int, out: list[CallPiece]) -> int: ...
+    def read(self, text: str, at: int, out: list[CallPiece]) -> int:
+        """Read from `at` on, and add names, arguments and ends of calls to `out`. Return the first unread position."""
+        ...
 
     def finish(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Read the unread text at the end of the reply: no more text follows.

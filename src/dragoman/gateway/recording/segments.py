@@ -78,7 +78,7 @@ class RecordedAttempt(Struct, frozen=True):
 
 
 class RecordedRequest(Struct, frozen=True):
-    """What is recorded of a request besides its bytes."""
+    """The recording of a request, without its bytes."""
 
     line: LoggedRequest  # as the log has it
     level: str

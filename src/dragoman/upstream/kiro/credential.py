@@ -108,6 +108,7 @@ class KiroCredential:
 
     @property
     def expires_at(self) -> float | None:
+        """When the token expires, in seconds of the epoch; None if it is not loaded or does not expire."""
         return self._token.expires_at if self._token else None
 
     async def sign(self, request: HttpRequest) -> HttpRequest:
@@ -195,6 +196,7 @@ class KiroCredential:
                     await self._stored()
 
     def describe(self) -> dict[str, Json]:
+        """Return the state of the login for a status page: its source, kind, expiry and problem."""
         try:
             token = self._token or self._store.load()
         except CredentialFault as fault:
@@ -221,6 +223,7 @@ class KiroCredential:
         }
 
     def secrets(self) -> list[SecretText]:
+        """Return the secrets of the token, and of the one that could not be stored."""
         tokens = [token for token in (self._token, self._base) if token is not None]
         return [each for token in tokens for each in (token.access, token.refresh, token.client_secret) if each]
 
