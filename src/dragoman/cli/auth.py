@@ -46,6 +46,8 @@ from dragoman.wire.jsonio import Json
 
 _KINDS = {"social": "Google or GitHub", "idc": "IAM Identity Center", "external_idp": "external", "api_key": "API key"}
 
+_PROVIDER = "the provider of the login (default: kiro)"
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `dragoman auth`."""
@@ -88,7 +90,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     for action in (login, import_parser, logout_parser):
         action.add_argument("--name", default=DEFAULT_LOGIN, help=f"the name of the login (default: {DEFAULT_LOGIN})")
     for action in (login, list_parser, import_parser, refresh_parser, logout_parser):
-        action.add_argument("provider", choices=["kiro"], nargs="?", default="kiro", help="the default is kiro")
+        action.add_argument("provider", choices=["kiro"], nargs="?", default="kiro", help=_PROVIDER)
     for action in (login, list_parser, import_parser, refresh_parser):
         action.add_argument("--endpoint", default="", metavar="URL", help="the simulator's address, instead of AWS")
     logout_parser.set_defaults(endpoint="")

@@ -63,7 +63,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def _line_count(text: str) -> int:
     if not text.isdecimal() or len(text) > 7:
-        raise ArgumentTypeError(f"expected a number of lines, not {text!r}")
+        raise ArgumentTypeError(f"expected a number of lines from 0 to 9999999, not {text!r}")
     return int(text)
 
 

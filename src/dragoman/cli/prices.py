@@ -52,7 +52,7 @@ Written by `dragoman prices import` on {day}, from the {format} list {source}.
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `dragoman prices`."""
     parser.add_argument(
-        "action", nargs="?", default="list", choices=("list", "import", "check"), help="the default is list"
+        "action", nargs="?", default="list", choices=("list", "import", "check"), help="what to do (default: list)"
     )
     parser.add_argument("file", nargs="?", metavar="FILE", help="import: a list of LiteLLM or models.dev, - for input")
     parser.add_argument(

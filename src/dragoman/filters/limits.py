@@ -117,7 +117,7 @@ class FitLimits(Filter):
 
 def _choices(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
     if conversation.choices > 1 and "choices" not in target.traits:
-        raise Unrepresentable(f"the target sends one reply per request, not {conversation.choices}", at="n")
+        raise Unrepresentable(f"the target sends one reply per request, not {conversation.choices}: set n to 1", at="n")
     return conversation
 
 

@@ -85,7 +85,7 @@ _TABLE: tuple[FilterKey, ...] = (
     FilterKey(
         "model",
         "text",
-        "the model that the client asked for, or that the upstream got",
+        "the model in the client's request, or in the request to the upstream",
         lambda each: (each.request.model, each.request.used_model),
     ),
     FilterKey("status", "number", "the HTTP status that the client got", number=lambda each: each.request.status),

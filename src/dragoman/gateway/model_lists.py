@@ -232,5 +232,5 @@ async def fetch_models(backend: Backend) -> Sequence[ListedModel]:
         if not page or len(models) >= MAX_MODELS:
             break
     if not models:
-        raise TransportError("the list has no model")
+        raise TransportError(f"the list of models of the upstream {backend.name} is empty")
     return tuple(models.values())[:MAX_MODELS]

@@ -48,7 +48,7 @@ class SecretSetting(Struct, frozen=True):
         """Why the secret is not available and what to do; empty if the last read did not fail."""
         if not self.secret.problem:
             return ""
-        remedy = "Set it" if self.secret.shown.startswith("env:") else "Correct that"
+        remedy = "Set it" if self.secret.shown.startswith("env:") else "Correct the value"
         return (
             f"Upstream {self.upstream!r} has no {self.what}: {self.secret.problem}. {remedy}, or change {self.place}."
         )

@@ -122,7 +122,7 @@ def check(events: Iterable[ev.Event]) -> None:
     order = EventOrderCheck()
     order.check(events)
     if not order.is_over:
-        raise OutOfOrder("the stream has no end")
+        raise OutOfOrder("the stream ended without Finished or Failed")
 
 
 class _OpenBlock:

@@ -157,7 +157,7 @@ def decode_at(text: str, at: int) -> tuple[Json, int]:
     try:
         value, end = _AT.raw_decode(text, at)
     except (RecursionError, ValueError) as error:
-        raise JsonError(_TOO_DEEP if isinstance(error, RecursionError) else "no JSON value", at) from None
+        raise JsonError(_TOO_DEEP if isinstance(error, RecursionError) else "expected a JSON value", at) from None
     return value, end
 
 

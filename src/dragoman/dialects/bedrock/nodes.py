@@ -222,14 +222,14 @@ def render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
     """Write media as the one member of its block. Raises `blame` for media that the service does not accept."""
     form = FORMATS[block.kind].get(block.mime)
     if form is None:
-        raise blame(f"bedrock has no {block.kind} of type {block.mime or 'unknown'}", at=block.at.path)
+        raise blame(f"Bedrock has no {block.kind} of type {block.mime or 'unknown'}", at=block.at.path)
     body: dict[str, Json] = {"format": form}
     if block.kind == "document":
         if not block.name:
-            raise blame("a document of bedrock must have a name", at=block.at.path)
+            raise blame("a document of Bedrock must have a name", at=block.at.path)
         body["name"] = block.name
     elif block.name:
-        raise blame(f"bedrock has no name for {block.kind}", at=block.at.path)
+        raise blame(f"Bedrock has no name for {block.kind}", at=block.at.path)
     body["source"] = _render_source(block, blame)
     return {block.kind: EXTRAS.with_extra(body, block.extra)}
 
@@ -241,4 +241,4 @@ def _render_source(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
         return {"s3Location": {"uri": block.data}}
     if block.form == "text" and block.kind == "document":
         return {"text": block.data}
-    raise blame(f"bedrock has no {block.kind} given as {block.form}", at=block.at.path)
+    raise blame(f"Bedrock has no {block.kind} given as {block.form}", at=block.at.path)

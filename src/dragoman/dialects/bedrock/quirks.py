@@ -107,8 +107,8 @@ def _known_type(media: Media, notes: Notes) -> Media:
 def _replaced(media: Media, what: str, last: bool, notes: Notes) -> Text:
     """Return a line of text for media of an earlier turn. Raises Unrepresentable in the last turn."""
     if last:
-        raise Unrepresentable(f"bedrock does not accept {what}", at=media.at.path)
-    notes.dropped("media.replaced", media.at.path, f"bedrock does not accept {what}; a line of text replaces it")
+        raise Unrepresentable(f"Bedrock does not accept {what}", at=media.at.path)
+    notes.dropped("media.replaced", media.at.path, f"Bedrock does not accept {what}; a line of text replaces it")
     return Text(missing_media_line(media), cache=media.cache, at=media.at)
 
 
@@ -258,7 +258,7 @@ class FitUserAndOutput(Filter):
             notes.changed(
                 "bedrock.output.strict",
                 "output",
-                "bedrock has no strict flag for an output schema; it always enforces the schema",
+                "Bedrock has no strict flag for an output schema; it always enforces the schema",
             )
             conversation = structs.replace(conversation, output=structs.replace(output, strict=None))
         user = _legal_user(conversation.user)
@@ -300,7 +300,7 @@ class FitBedrockReasoning(MessageFilter):
             notes.dropped("bedrock.reasoning.refused", block.at.path, reason)
             return ()
         if block.signature is not None and block.signature.kind == "redacted" and block.text:
-            notes.dropped("bedrock.reasoning.redacted", block.at.path, "bedrock has no text next to redacted reasoning")
+            notes.dropped("bedrock.reasoning.redacted", block.at.path, "Bedrock has no text next to redacted reasoning")
             return (structs.replace(block, text=""),)
         return (block,)
 
@@ -310,7 +310,7 @@ class FitBedrockReasoning(MessageFilter):
         if self._accepts == "unsigned" and block.signature is not None:
             return "the model accepts no signed reasoning: another model made it"
         if block.signature is not None and block.signature.kind == "encrypted":
-            return "bedrock has no encrypted reasoning"
+            return "Bedrock has no encrypted reasoning"
         return ""
 
 

@@ -131,7 +131,7 @@ _REDUNDANT = ("totalTokens", "cacheReadInputTokenCount", "cacheWriteInputTokenCo
 def render_reply(reply: Reply, request: Conversation, environment: Environment) -> bytes:
     """Write a whole reply."""
     if len(reply.choices) != 1:
-        raise LocalMisuse(f"a reply of bedrock has one choice, not {len(reply.choices)}")
+        raise LocalMisuse(f"a reply of Bedrock has one choice, not {len(reply.choices)}")
     choice = reply.choices[0]
     content: list[Json] = [render_block(block, LocalMisuse) for block in choice.blocks]
     body: dict[str, Json] = {"output": {"message": {"role": "assistant", "content": content}}}

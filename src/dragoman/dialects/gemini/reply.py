@@ -33,7 +33,7 @@ from dragoman.model.conversation import (
     to_extra_names,
 )
 from dragoman.wire import jsonio
-from dragoman.wire.fields import Fields
+from dragoman.wire.fields import Fields, describe
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json, Raw
 
@@ -191,7 +191,7 @@ def read_response(body: bytes) -> Fields:
     except jsonio.JsonError as error:
         raise BadFrame(f"not JSON: {error}") from None
     if not isinstance(data, dict):
-        raise BadFrame("expected an object")
+        raise BadFrame(f"expected an object, got {describe(data)}")
     fields = read_object(data, "", MissingField, RESPONSE)
     if fields.peek("error") is not None:
         fault = fault_of(fields.rest())

@@ -153,7 +153,7 @@ def render_request(settings: KiroSettings, conversation: Conversation) -> ApiReq
 def _check_representable(conversation: Conversation) -> None:
     refusals = (
         (bool(conversation.system), "system", "Kiro has no field for a system prompt"),
-        (conversation.choices != 1, "n", "Kiro returns one choice per request"),
+        (conversation.choices != 1, "n", "Kiro returns one reply per request: set n to 1"),
         (conversation.previous_id is not None, "previous_response_id", "Kiro cannot continue a stored response"),
         (conversation.output != Output(), "output", "Kiro has no setting for the output format"),
         (conversation.tool_choice != ToolChoice(), "tool_choice", "Kiro has no tool choice"),

@@ -35,7 +35,7 @@ from dragoman.model.blocks import Block, Extra, Reasoning, Signature, Text, Tool
 from dragoman.model.conversation import Conversation, Stop, StopReason, Usage, exclusive_usage, parse_token_count
 from dragoman.model.filter import LaneSource
 from dragoman.wire import jsonio
-from dragoman.wire.fields import Fields, is_blank
+from dragoman.wire.fields import Fields, describe, is_blank
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
 
@@ -410,7 +410,7 @@ def _object(frame: Frame) -> dict[str, Json]:
     except jsonio.JsonError as error:
         raise BadFrame(f"not JSON: {error}", at=frame.kind) from None
     if not isinstance(body, dict):
-        raise BadFrame("expected an object", at=frame.kind)
+        raise BadFrame(f"expected an object, got {describe(body)}", at=frame.kind)
     inner = body.get(frame.kind)
     return inner if isinstance(inner, dict) and len(body) == 1 else body  # Some payloads are wrapped.
 

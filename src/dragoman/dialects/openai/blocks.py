@@ -21,7 +21,7 @@ from dragoman.dialects.kit.openai_requests import (
     refuse_cache_and_signature,
     take_file_data,
 )
-from dragoman.dialects.kit.values import ExtraFields, base64_text, describe, unrepresentable
+from dragoman.dialects.kit.values import ExtraFields, base64_text, describe_block, unrepresentable
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import (
     Block,
@@ -353,7 +353,7 @@ def render_part(block: Block) -> Json:
         case Opaque(family=family, data=data) if family == FAMILY:
             return data
         case _:
-            raise unrepresentable(block, f"Chat content cannot contain {describe(block)}")
+            raise unrepresentable(block, f"Chat content cannot contain {describe_block(block)}")
 
 
 def _render_media(media: Media) -> JsonObject:
@@ -372,7 +372,7 @@ def _render_media(media: Media) -> JsonObject:
                 "file", {**filename, "file_id" if media.form == "file" else "file_data": data}, fields
             )
         case _:
-            raise unrepresentable(media, f"Chat content cannot contain {describe(media)}")
+            raise unrepresentable(media, f"Chat content cannot contain {describe_block(media)}")
 
 
 def wrap_inner_object(kind: str, inner: JsonObject, fields: JsonObject, **head: Json) -> JsonObject:

@@ -8,7 +8,7 @@ from itertools import groupby
 from msgspec import structs
 
 from dragoman.dialects.kit.openai_requests import arguments_text
-from dragoman.dialects.kit.values import ToolCallIds, describe, unrepresentable
+from dragoman.dialects.kit.values import ToolCallIds, describe_block, unrepresentable
 from dragoman.dialects.openai.blocks import (
     CALL_ID_FIELDS,
     EXTRAS,
@@ -277,7 +277,7 @@ def _check_reasoning(block: Reasoning | Opaque) -> Reasoning | Opaque:
     if signature is not None and signature.family != FAMILY:
         raise unrepresentable(block, f"a Chat upstream cannot read a signature of {signature.family}")
     if signature is None and block.family not in {"", FAMILY}:
-        raise unrepresentable(block, f"a Chat upstream cannot read {describe(block)} of {block.family}")
+        raise unrepresentable(block, f"a Chat upstream cannot read {describe_block(block)} of {block.family}")
     return block
 
 

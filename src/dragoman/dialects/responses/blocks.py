@@ -12,13 +12,12 @@ from msgspec import structs
 from dragoman.dialects.kit import openai_requests as requests
 from dragoman.dialects.kit.cache_marks import OPENAI_TTLS, cache_fields, take_breakpoint
 from dragoman.dialects.kit.openai_requests import parse_image_url, refuse_cache_and_signature, take_file_data
-from dragoman.dialects.kit.values import ExtraFields, describe, items, members, text, unrepresentable
+from dragoman.dialects.kit.values import ExtraFields, describe_block, items, members, text, unrepresentable
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Location, Media, Opaque, Reasoning, Signature, Text
 from dragoman.model.conversation import INTERNAL_PREFIX, PARENT_PREFIX, to_extra_names
 from dragoman.model.parts import read_bad_media, read_loose_part
-from dragoman.wire.fields import Fields
-from dragoman.wire.fields import describe as describe_json
+from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json, JsonObject
 
 FAMILY = "responses"
@@ -69,7 +68,7 @@ def parse_content(value: Json, at: str, message_fields: JsonObject) -> list[Cont
     if isinstance(value, str):
         return [Text(value, extra=EXTRAS.extra_of(message_fields), at=Location(at))] if value else []
     if value is not None and not isinstance(value, list):
-        raise MalformedRequest(f"expected a string or an array, got {describe_json(value)}", at=at)
+        raise MalformedRequest(f"expected a string or an array, got {describe(value)}", at=at)
     return [_part(part, f"{at}[{index}]", message_fields) for index, part in enumerate(value or ())]
 
 
@@ -242,7 +241,7 @@ def render_part(block: Block, kind: str) -> Json:
         case Opaque(family=family, data=data) if family == FAMILY:
             return data
         case _:
-            raise unrepresentable(block, f"a Responses message cannot contain {describe(block)}")
+            raise unrepresentable(block, f"a Responses message cannot contain {describe_block(block)}")
 
 
 def render_annotations(text: Text) -> list[Json]:
@@ -269,7 +268,7 @@ def _render_media(media: Media) -> JsonObject:
             field = {"base64": "file_data", "url": "file_url", "file": "file_id"}[media.form]
             return {"type": "input_file", **filename, field: data, **EXTRAS.wire_fields(media.extra)}
         case _:
-            raise unrepresentable(media, f"a Responses message cannot contain {describe(media)}")
+            raise unrepresentable(media, f"a Responses message cannot contain {describe_block(media)}")
 
 
 # --- reasoning items: a summary, the reasoning itself if the service shows it, and encrypted data

@@ -226,7 +226,7 @@ def render_request(conversation: Conversation) -> ApiRequest:
     if conversation.stop:
         raise Unrepresentable("Responses does not support stop sequences", at="stop")
     if conversation.choices != 1:
-        raise Unrepresentable("Responses supports only one choice", at="n")
+        raise Unrepresentable("Responses returns one reply per request: set n to 1", at="n")
     system = conversation.system
     body: JsonObject = {}
     if system and _is_instructions(system[0]):

@@ -177,12 +177,14 @@ def _versionless(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[R
 def _too_long(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[RuleBreach]:
     limit = limits.window or find_model(parsed.model).window
     if parsed.tokens > limit:
-        yield RuleBreach("", f"about {parsed.tokens} tokens, more than {limit}")
+        yield RuleBreach("", f"the request has about {parsed.tokens} tokens; the model's window is {limit}")
 
 
 def _payload(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[RuleBreach]:
     if parsed.tokens > limits.payload_tokens:
-        yield RuleBreach("", f"about {parsed.tokens} tokens, more than {limits.payload_tokens} in one request")
+        yield RuleBreach(
+            "", f"the request has about {parsed.tokens} tokens; the limit of one request is {limits.payload_tokens}"
+        )
 
 
 def _bad_root(breach: RuleBreach) -> ErrorResponse:
