@@ -45,7 +45,6 @@ from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 _KINDS = {"social": "Google or GitHub", "idc": "IAM Identity Center", "external_idp": "external", "api_key": "API key"}
-
 _PROVIDER = "the provider of the login (default: kiro)"
 
 
