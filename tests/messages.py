@@ -85,9 +85,10 @@ def collect(sources: dict[str, str]) -> list[Message]:
     """Return the messages of modules, given as their sources by name, in source order and each once per module."""
     trees = {name: ast.parse(source) for name, source in sources.items() if name not in _SAMPLES}
     exceptions = exception_names(list(trees.values()))
+    constants = {name: _constants(tree) for name, tree in trees.items()}
     found: list[Message] = []
     for name, tree in trees.items():
-        collector = _Collector(exceptions)
+        collector = _Collector(exceptions, _imported(tree, constants))
         collector.walk(tree)
         found += [Message(name, kind, words) for kind, words in collector.found]
     return found
@@ -96,9 +97,9 @@ def collect(sources: dict[str, str]) -> list[Message]:
 class _Collector:
     """Walk one syntax tree. The nearest call around a string decides its kind."""
 
-    def __init__(self, exceptions: frozenset[str]) -> None:
+    def __init__(self, exceptions: frozenset[str], imported: dict[str, list[ast.expr]]) -> None:
         self._exceptions = exceptions
-        self._texts = _Texts()
+        self._texts = _Texts(imported)
         self.found: dict[tuple[str, str], None] = {}  # kind and words, in source order
 
     def walk(self, node: ast.AST, kind: str = "text") -> None:
@@ -110,7 +111,8 @@ class _Collector:
             case ast.Constant(value=str(words)):
                 self._add(kind, words)
             case ast.JoinedStr() | ast.BinOp(op=ast.Add()) if (text := self._texts.words(node)) is not None:
-                self._add(kind, text)
+                if _is_message(text.lstrip("(["), kind):  # alternatives may begin it
+                    self.found[kind, text] = None
                 for value in self._texts.other_values(node):
                     self.walk(value, kind)
             case ast.Call():
@@ -162,11 +164,36 @@ class _Collector:
         return ""
 
 
+def _constants(tree: ast.Module) -> dict[str, ast.expr]:
+    """Return the texts and numbers that a module binds to names, once each."""
+    found = [(node.targets[0], node.value) for node in tree.body if isinstance(node, ast.Assign)]
+    counts = Counter(each.id for each in _own_nodes(tree) if _is_store(each))
+    return {
+        target.id: value
+        for target, value in found
+        if isinstance(target, ast.Name)
+        and counts[target.id] == 1
+        and isinstance(value, ast.Constant)
+        and not target.id.startswith("__")  # the version
+    }
+
+
+def _imported(tree: ast.Module, constants: dict[str, dict[str, ast.expr]]) -> dict[str, list[ast.expr]]:
+    """Return the constants that a module imports from others, by the names that they have in it."""
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return {
+        each.asname or each.name: [constants[node.module or ""][each.name]]
+        for node in imports
+        for each in node.names
+        if each.name in constants.get(node.module or "", {})
+    }
+
+
 class _Texts:
     """The texts that names are bound to, in the scopes around the current node, and f-strings with those texts."""
 
-    def __init__(self) -> None:
-        self._scopes: list[dict[str, list[ast.expr]]] = []
+    def __init__(self, imported: dict[str, list[ast.expr]]) -> None:
+        self._scopes: list[dict[str, list[ast.expr]]] = [imported]
         self._parts: list[frozenset[str]] = []  # names that are used in other texts only
         self._open: set[str] = set()  # names whose texts are being read
 
@@ -224,8 +251,19 @@ class _Texts:
     def _part(self, part: ast.expr) -> str:
         if not isinstance(part, ast.FormattedValue):
             return str(part.value) if isinstance(part, ast.Constant) else ""
-        text = self.words(part.value)
-        return _placeholder(part.value) if text is None else text
+        return self._value(part.value)
+
+    def _value(self, value: ast.expr) -> str:
+        """Return what an f-string shows for a value: its text, alternatives, or a placeholder."""
+        text = self.words(value)
+        match value:
+            case ast.BoolOp(op=ast.Or(), values=values) if text is None:
+                text = _either([self._value(each) for each in values])
+            case ast.IfExp(body=body, orelse=other) if text is None:
+                text = _either([self._value(body), self._value(other)])
+            case _:
+                pass
+        return _placeholder(value) if text is None else text
 
     def _of_name(self, name: str) -> str | None:
         values = next((scope[name] for scope in reversed(self._scopes) if name in scope), [])
@@ -239,7 +277,9 @@ class _Texts:
     def other_values(self, node: ast.expr) -> Iterator[ast.expr]:
         """Yield the values of an f-string or a sum that are no texts: they may contain messages."""
         for part in ast.walk(node):
-            if isinstance(part, ast.FormattedValue) and self.words(part.value) is None:
+            if not isinstance(part, ast.FormattedValue) or self.words(part.value) is not None:
+                continue
+            if not isinstance(part.value, ast.BoolOp | ast.IfExp):
                 yield part.value
 
 

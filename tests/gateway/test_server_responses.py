@@ -240,7 +240,7 @@ def test_the_lifespan_starts_the_gateway_and_a_stream_outlives_the_end_of_the_se
     assert simulator.requests[0].wait(TIMEOUT) == "whole"
 
 
-async def test_it_can_be_mounted_without_a_lifespan(tmp_path: Path) -> None:
+async def test_a_gateway_can_be_mounted_without_a_lifespan(tmp_path: Path) -> None:
     """Mounted in another application, it starts with its first request, behind any prefix."""
 
     gateway = Gateway(parse_config(""), key=KEY, state=tmp_path, access_log=AccessLog(Redactor(), stream=io.StringIO()))

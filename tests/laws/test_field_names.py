@@ -223,12 +223,12 @@ def test_no_name_of_an_unknown_field_of_a_request_is_special(story: Story, name:
 
 
 @pytest.mark.parametrize(("name", "body"), BODIES, ids=[name for name, _ in BODIES])
-def test_not_even_where_it_is_one_of_our_own_words(name: str, body: dict[str, Any]) -> None:
+def test_an_unknown_field_named_with_one_of_our_own_words_is_not_special(name: str, body: dict[str, Any]) -> None:
     requests_fare_alike(body, name, (*ODD, *WORDS))
 
 
 @pytest.mark.parametrize(("name", "body"), BODIES, ids=[name for name, _ in BODIES])
-def test_nothing_of_it_is_lost_or_noted_in_its_own_dialect(name: str, body: dict[str, Any]) -> None:
+def test_an_unknown_field_is_neither_lost_nor_noted_in_its_own_dialect(name: str, body: dict[str, Any]) -> None:
     for odd in (*ODD, *WORDS):
         translation = dragoman.translate_request({**body, odd: "planted"}, source=name, target=name)
         assert translation.body[odd] == "planted"
@@ -261,7 +261,7 @@ def with_planted(dialect: Dialect, text: bytes, field: str) -> bytes:
 
 @every_dialect
 @every_story
-def test_nor_is_one_of_a_stream(story: Story, name: str) -> None:
+def test_no_name_of_an_unknown_field_of_a_stream_is_special(story: Story, name: str) -> None:
     dialect, elsewhere = registry.get(name), registry.get(other_than(name))
     text = (story.folder / f"{name}.stream").read_bytes()
     conversation, other_conversation = (
@@ -285,7 +285,7 @@ def test_nor_is_one_of_a_stream(story: Story, name: str) -> None:
 
 @every_dialect
 @every_story
-def test_nor_is_one_of_a_whole_reply(story: Story, name: str) -> None:
+def test_no_name_of_an_unknown_field_of_a_whole_reply_is_special(story: Story, name: str) -> None:
     dialect, elsewhere = registry.get(name), registry.get(other_than(name))
     conversation, other_conversation = (
         conversation_in(dialect, body_of(story, name)),

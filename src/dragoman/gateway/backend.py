@@ -184,7 +184,7 @@ class Backend:
         }
 
     def _missing_settings(self) -> Iterator[dict[str, Json]]:
-        """Yield the headers and the proxy whose values are not available, in the form of credentials."""
+        """Yield a row like those of credentials for each header, and the proxy, whose value is missing."""
         for each in (*(setting for _, setting in self._headers), *((self._proxy,) if self._proxy else ())):
             if each.problem:
                 yield {

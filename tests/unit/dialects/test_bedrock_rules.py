@@ -1,4 +1,4 @@
-"""Every rule of the service: a request that breaks it is reported, and refused by the simulator."""
+"""Every rule of Bedrock Converse: a request that breaks it is reported, and refused by the simulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and writing requests: every kind of item, tool and choice, and their translations."""
+"""Reading and writing Responses requests: every kind of item, tool and choice, and their translations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams: the encoder writes for the SDK helpers and Codex, and the decoder reads streams of real servers."""
+"""Responses streams: the encoder writes for the SDK helpers and Codex, and the decoder reads streams of real servers."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_items_that_are_open_at_once_have_consecutive_indices_and_stay_separate(
 
 
 @pytest.mark.parametrize("arguments", ['{"cmd": "rm', ""])
-def test_a_call_that_was_cut_is_no_order_to_run_it(arguments: str) -> None:
+def test_a_call_that_was_cut_is_not_complete(arguments: str) -> None:
     items = (BlockStarted(0, ToolCall("c", "f")), ArgumentsDelta(0, arguments), BlockEnded(0, is_complete=False))
     data = parsed_events(encode_events(RESPONSES, (STARTED, *items, Stopped(Stop(StopReason.LENGTH)), FINISHED)))
     assert not [event for event in data if event["type"] in ("response.output_item.done",)]

@@ -103,7 +103,7 @@ def test_assistant_blocks(block: Block, expected: Block | None, rule: str) -> No
     assert rules == ([rule] if rule else [])
 
 
-def test_no_old_image_bricks_a_conversation_but_a_new_one_is_refused() -> None:
+def test_an_old_image_is_left_out_and_a_new_one_is_refused() -> None:
     picture = Media("image", "image/png", "url", "https://example.org/x.png", at=Location("messages[0].content[1]"))
     conversation = Conversation("m", (Message("user", (Text("a"), picture)), Message("assistant", (Text("b"),)), USER))
     sent, rules = fit(conversation)
@@ -122,7 +122,7 @@ def test_media_in_results_never_ends_the_loop_that_called_the_tool() -> None:
     assert rules == ["media.replaced there"]
 
 
-def test_a_text_document_is_given_as_text() -> None:
+def test_a_text_document_is_sent_as_text() -> None:
     sent, rules = fit(
         Conversation("m", (Message("user", (Media("document", "text/plain", "text", "body", "Title"),)),))
     )
@@ -130,7 +130,7 @@ def test_a_text_document_is_given_as_text() -> None:
     assert rules == ["media.as_text"]
 
 
-def test_what_says_something_is_given_as_text() -> None:
+def test_a_part_with_text_of_its_own_is_sent_as_text() -> None:
     data: Json = {"type": "search_result", "title": "Title", "content": [{"type": "text", "text": "body"}]}
     found = Opaque("openai", data, "search_result")
     sent, rules = fit(Conversation("m", (Message("user", (found, ToolResult("a", (found,)))),)))
@@ -259,7 +259,7 @@ def test_signed_thinking_returns_through_a_gemini_client(upstream: str, streamed
     )
 
 
-def test_a_calls_signature_rides_on_an_empty_thought_right_before_it() -> None:
+def test_a_calls_signature_is_sent_in_an_empty_thought_right_before_it() -> None:
     events, _ = filtered_reply("anthropic", SIGNED)
     begun = [event.block for event in events if isinstance(event, BlockStarted)]
     kinds = [type(block).__name__ for block in begun]
@@ -370,7 +370,7 @@ def test_a_block_of_the_line_alone_goes_whole() -> None:
     assert translation.body["messages"] == [{"role": "user", "content": "hi"}]
 
 
-def test_it_is_no_loss() -> None:
+def test_the_attribution_line_is_not_noted_as_a_loss() -> None:
     translation = dragoman.translate_request(
         body_with(blocks(LINE)), source="anthropic", target="openai", losses="refuse"
     )

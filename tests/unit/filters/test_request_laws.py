@@ -243,7 +243,7 @@ def test_elsewhere_it_stands_before_the_first_user_turn() -> None:
 
 
 @pytest.mark.parametrize("rest", [(), (assistant("b"), user("a"))])
-def test_it_stands_before_a_filler_where_the_user_does_not_begin(rest: tuple[Message, ...]) -> None:
+def test_the_system_text_comes_before_a_filler_where_the_user_does_not_begin(rest: tuple[Message, ...]) -> None:
     fitted, notes = fold(NONE, *rest, leading=SYSTEM)
     assert fitted.messages == (user(*SYSTEM, "Go on"), *rest)
     assert [note.rule for note in notes] == ["system.folded", "turn.placeholder"]

@@ -120,7 +120,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("tools", [LOOSE, STRICT], ids=["loose", "strict"])
 @pytest.mark.parametrize("name", TEXTS)
-def test_it_stays_as_it_is(name: str, tools: tuple[ToolSpec, ...]) -> None:
+def test_text_that_is_no_call_stays_as_it_is(name: str, tools: tuple[ToolSpec, ...]) -> None:
     text = TEXTS[name]
     for channel in Channel:
         for pieces in ([text], list(text), random_cut(text, random.Random(1))):

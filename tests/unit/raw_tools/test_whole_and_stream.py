@@ -197,7 +197,7 @@ def _modules() -> list[Any]:
 
 @every_round
 @every_table
-def test_nor_do_the_limits(table: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_do_not_make_a_reply_depend_on_the_cut(table: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with limits so small that nearly every document runs into them."""
     for module in _modules():
         for name, limit in (("LIMIT", 12), ("_WINDOW", 12 + 64), ("BUFFER_LIMIT", 40)):
@@ -216,7 +216,7 @@ def test_nor_do_the_limits(table: str, seed: int, monkeypatch: pytest.MonkeyPatc
 
 @every_round
 @every_table
-def test_nor_a_change_of_carrier_in_mid_section(table: str, seed: int) -> None:
+def test_a_change_from_reasoning_to_text_in_a_section_does_not_depend_on_the_cut(table: str, seed: int) -> None:
     rng = random.Random(f"{table} {seed}")
     for _ in range(DOCUMENTS // ROUNDS // 3):
         document = document_of(table, rng)
@@ -237,7 +237,7 @@ def test_nor_a_change_of_carrier_in_mid_section(table: str, seed: int) -> None:
         "<|python_start|>[f(1 2<|tool_calls_section_begin|> and so on",
     ],
 )
-def test_nor_where_a_call_turns_out_to_be_none(document: str) -> None:
+def test_text_that_turns_out_to_be_no_call_does_not_depend_on_the_cut(document: str) -> None:
     for choice in ("auto", "gemma4", "llama4_pythonic"):
         for call_id in ("", "call_1"):
             _same_under_every_cut(document, random.Random(1), choice=choice, native=call_id)

@@ -65,7 +65,7 @@ def test_the_model_says_what_it_is_and_can_do(text: str) -> None:
         (ModelPrompt(results=("sunny",), thinks=True), "A tool has answered."),
     ],
 )
-def test_it_thinks_about_what_was_asked(prompt: ModelPrompt, thought: str) -> None:
+def test_the_model_thinks_about_the_users_last_words(prompt: ModelPrompt, thought: str) -> None:
     assert respond(prompt).parts[0] == ReasoningPart(thought)
 
 

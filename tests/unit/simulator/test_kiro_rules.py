@@ -305,12 +305,12 @@ def test_its_scripts_are_scripts() -> None:
     assert [len(parse_script(text).turns) for text in blocks("toml")] == [8]
 
 
-def test_it_names_every_quirk_and_every_setting_of_pace_and_tokens() -> None:
+def test_the_page_names_every_quirk_and_every_setting_of_pace_and_tokens() -> None:
     words = set(re.findall(r"\w+", PAGE))
     assert {*QUIRKS, *StreamPace.__struct_fields__, *TokenSettings.__struct_fields__} <= words
 
 
-def test_it_names_every_fault_and_its_examples_are_faults() -> None:
+def test_the_page_names_every_fault_and_its_examples_are_faults() -> None:
     assert set(FAULTS) <= set(re.findall(r"`(\w+)`", PAGE))
     specs = re.findall(r"--fault (\w+:[\w=,+]+)", PAGE)
     assert len(specs) == 4

@@ -425,7 +425,7 @@ def parsed(*arguments: str) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def test_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+def test_the_simulator_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     script = tmp_path / "script.toml"
     script.write_text('[[turn]]\ntext = "scripted"')
     code = (

@@ -216,7 +216,7 @@ def test_the_end_of_the_simulator_does_not_wait_for_its_clients() -> None:
     connection.close()
 
 
-def test_it_runs_inside_an_event_loop_too() -> None:
+def test_the_simulator_runs_inside_an_event_loop_too() -> None:
     async def ask() -> tuple[int, int]:
         async with Simulator() as simulator:
             reader, writer = await asyncio.open_connection("127.0.0.1", int(simulator.url.rpartition(":")[2]))
@@ -244,7 +244,7 @@ def test_only_the_last_requests_are_kept() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.0.1", "example.com", "::"])
-def test_it_listens_on_loopback_only(host: str) -> None:
+def test_the_simulator_listens_on_loopback_only(host: str) -> None:
     with pytest.raises(LocalMisuse, match="loopback only"):
         Simulator(host=host)
 

@@ -287,7 +287,7 @@ def test_what_fails_is_raised_where_the_request_was_made() -> None:
             list(body)
 
 
-async def test_it_works_inside_of_a_running_loop() -> None:
+async def test_a_blocking_request_works_inside_a_running_loop() -> None:
     with running_simulator("openai") as service:
         head, body = send(service.url, REQUEST, timeouts=HttpTimeouts())
         assert (head.status, bool(b"".join(body))) == (200, True)

@@ -103,7 +103,7 @@ async def test_many_requests_share_one_refresh_without_the_token_that_was_refuse
     assert len(service.calls) == 1
 
 
-async def test_a_service_that_refuses_every_token_is_not_asked_for_ever_more_of_them(tmp_path: Path) -> None:
+async def test_a_service_that_refuses_every_token_gets_a_limited_number_of_refreshes(tmp_path: Path) -> None:
     service = SignInService(grant_tokens())
     subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch)
     renewed = [await subject.on_refusal(403, await subject.sign(CHAT)) for _ in range(5)]
@@ -126,7 +126,7 @@ def test_a_token_is_renewed_ten_minutes_early(tmp_path: Path, left: float, calls
     assert len(service.calls) == calls
 
 
-async def test_a_caller_that_leaves_does_not_take_the_refresh_along(tmp_path: Path) -> None:
+async def test_a_caller_that_is_cancelled_does_not_cancel_the_refresh(tmp_path: Path) -> None:
     store = write_store(tmp_path)
     subject = credential(store, SignInService(grant_tokens(refreshToken="refresh-2"), delay=0.2).fetch)
     caller = asyncio.create_task(subject.sign(CHAT))

@@ -291,7 +291,7 @@ def test_a_connection_closed_in_response_to_a_request_is_retried_once(run: Run, 
     assert run(twice(script)) == (b"ok", 2, 3)
 
 
-async def test_it_is_retried_on_a_new_connection_and_never_again(run: Run) -> None:
+async def test_a_request_on_a_stale_connection_is_retried_once_on_a_new_one(run: Run) -> None:
     async def script(connection: ServerConnection) -> None:
         await connection.request()
         if not connection.peer.requests[2:]:

@@ -268,7 +268,7 @@ def test_query_parameters_are_decoded() -> None:
     assert request.path == "/v1beta/models/a%2Fb"
 
 
-def test_they_are_values() -> None:
+def test_requests_and_responses_are_values() -> None:
     assert HttpResponse(200) == HttpResponse(200)
     with pytest.raises(AttributeError):
         HttpResponse(200).status = 500  # type: ignore[misc]

@@ -92,7 +92,7 @@ _SPELLING = frozenset(
 
 
 def _is_spelling(name: str, value: Json) -> bool:
-    """Whether a field only records how a value was spelt on the wire. Internal fields begin with a tilde."""
+    """Return whether a field only records how a value was spelt on the wire. Internal fields begin with a tilde."""
     return name.startswith(INTERNAL_PREFIX) or name in _SPELLING or value == _DEFAULTS.get(name, ...)
 
 
@@ -100,12 +100,12 @@ EXTRAS = ExtraFields(FAMILY, _is_spelling)
 
 
 def is_legacy_form(extra: Extra | None) -> bool:
-    """Whether a request or a stop used the legacy fields `functions` and `function_call`."""
+    """Return whether a request or a stop used the legacy fields `functions` and `function_call`."""
     return EXTRAS.own_fields(extra).get("~older") is True
 
 
 def is_empty_value(value: Json) -> bool:
-    """Whether a value is null, "", or a list or object of such values apart from `type` and `index`."""
+    """Return whether a value is null, "", or a list or object of such values apart from `type` and `index`."""
     match value:
         case None | "":
             return True
@@ -118,7 +118,7 @@ def is_empty_value(value: Json) -> bool:
 
 
 def is_empty_function_call(call: Json) -> bool:
-    """Whether a `function_call` is empty: servers fill the legacy field without a name and arguments."""
+    """Return whether a `function_call` is empty: servers fill the legacy field without a name and arguments."""
     if not isinstance(call, dict):
         return is_empty_value(call)
     return is_empty_value({name: value for name, value in call.items() if (name, value) != ("arguments", "{}")})
@@ -215,7 +215,7 @@ def refusal_block(text: str, at: str) -> Text:
 
 
 def is_refusal(block: Block) -> bool:
-    """Whether a block is a refusal."""
+    """Return whether a block is a refusal."""
     return EXTRAS.own_fields(block.extra).get("refusal") is True
 
 
@@ -334,7 +334,7 @@ def render_content(blocks: Sequence[Block]) -> Json:
 
 
 def is_bare(text: Text) -> bool:
-    """Whether a text has neither a cache mark nor fields of its own, so that it can be written as a string."""
+    """Return whether a text has neither a cache mark nor fields of its own, so that it can be written as a string."""
     return text.cache is None and not EXTRAS.wire_fields(text.extra)
 
 

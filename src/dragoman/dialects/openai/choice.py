@@ -346,7 +346,7 @@ class _OpenCall:
         self.place = place
 
     def repeats(self, call_id: str, arguments: str) -> bool:
-        """Whether an entry with this id and these arguments repeats the whole call."""
+        """Return whether an entry with this id and these arguments repeats the whole call."""
         return (
             bool(call_id and arguments)
             and call_id == self.id

@@ -127,7 +127,7 @@ class OpenaiEncoder(Encoder):
         return True
 
     def _is_consistent(self, event: ev.Event) -> bool:
-        """Whether the upstream's frame of an event is consistent with the frames sent before it."""
+        """Return whether the upstream's frame of an event is consistent with the frames sent before it."""
         match event:
             case ev.BlockStarted(block=ToolCall()):
                 return False
@@ -211,7 +211,7 @@ class OpenaiEncoder(Encoder):
         return next((choice for choice, started in self._open_prose.items() if started.key == key), None)
 
     def _can_start(self, started: ev.BlockStarted) -> bool:
-        """Whether a block can start now. Calls wait only for reasoning, other blocks for text and reasoning."""
+        """Return whether a block can start now. Calls wait only for reasoning, other blocks for text and reasoning."""
         open_block = self._open_prose.get(started.choice)
         return open_block is None or (
             isinstance(started.block, ToolCall) and not isinstance(open_block.block, Reasoning)

@@ -224,7 +224,7 @@ def _render_choice(choice: Choice, index: int, settings: OpenaiSettings, is_lega
 
 
 def is_function_call(block: Block) -> bool:
-    """Whether a block is a call that fits into a legacy `function_call`."""
+    """Return whether a block is a call that fits into a legacy `function_call`."""
     return isinstance(block, ToolCall) and block.form == "json"
 
 

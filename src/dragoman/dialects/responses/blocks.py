@@ -38,7 +38,7 @@ _DEFAULTS: JsonObject = {
 
 
 def _is_spelling(name: str, value: Json) -> bool:
-    """Whether a field only records how a value was spelt on the wire."""
+    """Return whether a field only records how a value was spelt on the wire."""
     if name == "include":  # encrypted reasoning is sent whether it was requested or not
         return isinstance(value, list) and all(each == "reasoning.encrypted_content" for each in value)
     return name.startswith(INTERNAL_PREFIX) or name in _SPELLING or value == _DEFAULTS.get(name, ...)
@@ -151,7 +151,7 @@ def refusal_block(text: str, at: str, message_fields: JsonObject) -> Text:
 
 
 def is_refusal(text: Text) -> bool:
-    """Whether a text is a refusal."""
+    """Return whether a text is a refusal."""
     return EXTRAS.own_fields(text.extra).get("refusal") is True
 
 
@@ -253,7 +253,7 @@ def render_annotations(text: Text) -> list[Json]:
 
 
 def is_message_field(name: str) -> bool:
-    """Whether a field of a block belongs to its message."""
+    """Return whether a field of a block belongs to its message."""
     return name.startswith(PARENT_PREFIX) or name in _MESSAGE_MARKS
 
 

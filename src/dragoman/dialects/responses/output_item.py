@@ -106,7 +106,7 @@ class OutputItem:
         return [*(open_block.block for open_block in self._open.values()), *self._whole.values()]
 
     def is_same(self, fields: Fields) -> bool:
-        """Whether `fields` may be this item again. Calls are compared by call_id: some servers change item ids."""
+        """Return whether `fields` may be this item again. Calls are compared by call_id, as some servers change ids."""
         if fields.peek("type") != self.kind:
             return False
         if self.kind in CALL_TYPES:

@@ -336,7 +336,7 @@ class ItemWriter:
         }
 
     def is_search(self, call: ToolCall) -> bool:
-        """Whether a call is one of the client's tool search, which has its own item type."""
+        """Return whether a call is one of the client's tool search, which has its own item type."""
         return self._runs_search and call.name == TOOL_SEARCH and call.form == "json"
 
     def search(self, call: ToolCall) -> JsonObject:

@@ -173,7 +173,7 @@ def references(messages: Iterable[Message]) -> Iterator[tuple[str, str]]:
 
 
 def may_store(request: Conversation) -> bool:
-    """Whether the client allows its response to be stored."""
+    """Return whether the client allows its response to be stored."""
     return EXTRAS.own_fields(request.extra).get("store") is not False
 
 

@@ -116,7 +116,7 @@ def _all(body: Any) -> BreachTuples:
 
 
 def _continues(body: dict[str, Any]) -> bool:
-    """Whether the service stores a part of the request: an earlier response, a conversation, a prompt."""
+    """Return whether the service stores a part of the request: an earlier response, a conversation, a prompt."""
     return any(body.get(name) for name in ("previous_response_id", "conversation", "prompt"))
 
 
@@ -253,7 +253,7 @@ def _choice(body: dict[str, Any]) -> BreachTuples:
 
 
 def _declares_later(body: dict[str, Any]) -> bool:
-    """Whether tools may be declared outside `tools`: in an item, or in state that the service stores."""
+    """Return whether tools may be declared outside `tools`: in an item, or in state that the service stores."""
     value = body.get("input")
     items = value if isinstance(value, list) else []
     return _continues(body) or any(isinstance(item, dict) and item.get("tools") for item in items)

@@ -156,7 +156,7 @@ def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
 
 
 def is_added(tool: ToolSpec | Opaque) -> bool:
-    """Whether an item of the input declared the tool."""
+    """Return whether an item of the input declared the tool."""
     return EXTRAS.own_fields(tool.extra).get(ADDED) is True
 
 
@@ -231,7 +231,7 @@ def _search(data: JsonObject) -> tuple[ClientTool | ToolSearch | WebSearch, ...]
 
 
 def has_client_search(tools: Iterable[ToolSpec | Opaque]) -> bool:
-    """Whether the client runs the tool search, whose calls have their own item type."""
+    """Return whether the client runs the tool search, whose calls have their own item type."""
     return any(
         isinstance(tool, Opaque) and any(isinstance(each, ClientTool) for each in tool.effects) for tool in tools
     )
@@ -293,7 +293,7 @@ def parse_choice(fields: Fields, tools: Sequence[ToolSpec | Opaque]) -> tuple[To
 
 
 def _names_another_namespace(value: Json, names: Sequence[str], tools: Sequence[ToolSpec | Opaque]) -> bool:
-    """Whether the choice names a tool with a namespace in which it is not declared."""
+    """Return whether the choice names a tool with a namespace in which it is not declared."""
     listed = object_of(value).get("tools")
     entries = listed if isinstance(listed, list) else [value]
     spaces = [object_of(entry).get("namespace") for entry in entries]
