@@ -57,7 +57,7 @@ class _Waiting(Struct, eq=False):
 
 
 class _Queue(Struct, ResponseFilter, eq=False):
-    """The block `_head` streams; `_waiting` buffers the others in the order they began."""
+    """Sends open blocks one after the other: `_head` as it arrives; `_waiting` are buffered, in order of their start."""
 
     _calls_end: bool
     _notes: Notes

@@ -70,7 +70,7 @@ def known_models(config: Config, fetched: FetchedLists = _NOT_FETCHED) -> list[M
 
 
 class _ModelIndex:
-    """Collects entries, each name once."""
+    """Collects the entries of all models that can be asked for, each name once."""
 
     def __init__(self, config: Config, fetched: FetchedLists) -> None:
         self.entries: dict[str, ModelEntry] = {}
