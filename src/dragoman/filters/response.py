@@ -57,7 +57,7 @@ class _Waiting(Struct, eq=False):
 
 
 class _Queue(Struct, ResponseFilter, eq=False):
-    """Sends open blocks one after the other: `_head` as it arrives; `_waiting` are buffered, in order of their start."""
+    """Sends open blocks one after the other: `_head` as it arrives; `_waiting` are buffered, in their order."""
 
     _calls_end: bool
     _notes: Notes
