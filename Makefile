@@ -17,7 +17,7 @@ SDK_INSTALLED := $(SDK)/node_modules/.installed
 CSPELL := tests/words/cspell
 CSPELL_INSTALLED := $(CSPELL)/node_modules/.installed
 # Whose prose is checked: pages, and comments, docstrings and messages of modules (src tests bench) and of other files.
-PROSE ?= docs '*.md' Makefile pyproject.toml '.ci/*' '.github/*.md' 'src/**/*.sql' 'src/**/*.toml' src tests bench
+PROSE ?= docs '*.md' 'tests/**/*.md' Makefile pyproject.toml '.ci/*' '.github/*.md' 'src/**/*.sql' 'src/**/*.toml' src tests bench
 INSPECTOR := tests/inspector/node
 INSPECTOR_INSTALLED := $(INSPECTOR)/node_modules/.installed
 PRETTIER = $(NODE) $(INSPECTOR)/node_modules/prettier/bin/prettier.cjs --config $(INSPECTOR)/prettier.json src/dragoman/gateway/inspector/page
@@ -25,7 +25,7 @@ PINS := tests/clients/pins
 # What `make test-clients` runs: clients by their name, or one of the sets quick, ci and all.
 CLIENTS ?= all
 WHEELS := build/wheel
-# What reads tool results and builds histories has every branch tried (document 000, success metric 1).
+# What reads tool results and builds histories has every branch tried (docs/mission.md, row 000.16).
 EXACT := src/dragoman/dialects/kiro/quirks/turns.py,src/dragoman/dialects/kiro/request_parser.py,src/dragoman/dialects/kiro/request.py
 EXACT_TESTS := $(foreach part,cases conversion history quirks request tool_results,tests/unit/dialects/test_kiro_$(part).py)
 

@@ -46,7 +46,7 @@ class Bench:
         self.failed: list[str] = []  # problems that fail the run
         self.absent: set[str] = set()  # peers not requested or not installed: their limits are not judged
         self._chosen, self._folder, self._upstream = chosen, folder, upstream
-        self._made = 0
+        self._started_count = 0
         self.makers: dict[str, Make] = self._ours() | self._peers()
         self.ours = [name for name in self.makers if name.startswith(OURS)]
         self._running: dict[str, MeasuredServer] = {}
@@ -95,8 +95,8 @@ class Bench:
         return Gateway(name, gateways.MAKERS[name](folder, self._upstream.ports), folder, first)
 
     def _new_folder(self) -> Path:
-        self._made += 1
-        return self._folder / str(self._made)
+        self._started_count += 1
+        return self._folder / str(self._started_count)
 
     def start(self) -> None:
         """Start all gateways and the relay."""

@@ -115,10 +115,10 @@ class RunningLoad:
         """Open all connections; each sends its first request at once."""
         loop = asyncio.get_running_loop()
         for _ in range(self._wanted):
-            _, caller = await loop.create_connection(self._made, "127.0.0.1", self._port)
+            _, caller = await loop.create_connection(self._new_connection, "127.0.0.1", self._port)
             self.callers.append(caller)
 
-    def _made(self) -> LoadConnection:
+    def _new_connection(self) -> LoadConnection:
         return LoadConnection(self._raw, self.counts, self._more, self._one_done)
 
     def _one_done(self) -> None:

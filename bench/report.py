@@ -30,7 +30,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Return a number with so many significant digits; empty for NaN."""
+    """Return a number with `digits` significant digits; empty for NaN."""
     if math.isnan(value):
         return ""
     if value == 0:

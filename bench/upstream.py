@@ -39,7 +39,7 @@ class Stream:
         self.pieces = pieces
         self.endless = endless
         self.at = 0
-        self.gone = False
+        self.is_disconnected = False
 
     def step(self) -> bool:
         """Write the next piece; return whether there are more."""
@@ -81,7 +81,7 @@ class Pacer(threading.Thread):
     def step(self, slot: list[Stream], stream: Stream) -> None:
         """Write the next piece of a stream, and remove the stream after its last piece."""
         try:
-            more = not stream.gone and stream.step()
+            more = not stream.is_disconnected and stream.step()
         except OSError:
             more = False
         if not more:
@@ -104,7 +104,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.stream is not None:
-            self.stream.gone = True
+            self.stream.is_disconnected = True
 
     def data_received(self, data: bytes) -> None:
         if self.left == -1:

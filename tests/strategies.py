@@ -132,7 +132,7 @@ extras: SearchStrategy[Extra] = st.builds(
 )
 caches: SearchStrategy[CacheBreakpoint] = st.builds(CacheBreakpoint, st.sampled_from(("5m", "1h", "30m", "12h")))
 _short_caches: SearchStrategy[CacheBreakpoint] = st.builds(CacheBreakpoint)  # of blocks that replies have, too
-_SEALS = (
+_SIGNATURES = (
     ("anthropic", "signature"),
     ("anthropic", "redacted"),
     ("openai", "signature"),
@@ -141,7 +141,7 @@ _SEALS = (
 )
 signatures: SearchStrategy[Signature] = st.builds(
     lambda origin, data: Signature(origin[0], data, origin[1]),
-    st.sampled_from(_SEALS),
+    st.sampled_from(_SIGNATURES),
     st.sampled_from(("c2VhbA==", "bW9yZQ==")),
 )
 
@@ -423,7 +423,7 @@ def events(draw: DrawFn, choices: int = 2, may_fail: bool = True) -> Events:
     keys = iter(draw(st.permutations(range(8))))
     running = list(range(draw(st.integers(1, choices))))
     open_blocks: dict[int, BlockStarted] = {}
-    sealed: set[int] = set()
+    signed_keys: set[int] = set()
     for _ in range(draw(st.integers(0, 24))):
         act = draw(st.sampled_from(_ACTS)) if open_blocks else draw(st.sampled_from(("start", "start", *_ACTS)))
         if act == "start" and running and (key := next(keys, None)) is not None:
@@ -432,7 +432,9 @@ def events(draw: DrawFn, choices: int = 2, may_fail: bool = True) -> Events:
         elif act in ("grow", "end") and open_blocks:
             key = draw(st.sampled_from(sorted(open_blocks)))
             stream.append(
-                _next_delta(draw, open_blocks, key, sealed) if act == "grow" else _end_of_block(draw, open_blocks, key)
+                _next_delta(draw, open_blocks, key, signed_keys)
+                if act == "grow"
+                else _end_of_block(draw, open_blocks, key)
             )
         elif act == "stop" and len(running) > 1:
             stream.extend(_stop_of_choice(draw, open_blocks, running.pop()))
@@ -453,7 +455,7 @@ def _length_stop_if_incomplete(event: Event, stream: Sequence[Event]) -> Event:
 
     No other stop reason leaves a block incomplete.
 
-    See docs/decisions/answers.md#d7.
+    See docs/decisions/responses.md#d7.
     """
     if not isinstance(event, Stopped):
         return event
@@ -462,13 +464,13 @@ def _length_stop_if_incomplete(event: Event, stream: Sequence[Event]) -> Event:
     return Stopped(Stop(StopReason.LENGTH), event.choice) if cut & keys else event
 
 
-def _next_delta(draw: DrawFn, open_blocks: dict[int, BlockStarted], key: int, sealed: set[int]) -> Event:
+def _next_delta(draw: DrawFn, open_blocks: dict[int, BlockStarted], key: int, signed_keys: set[int]) -> Event:
     block = open_blocks[key].block
     delta = _deltas.get(type(block))
     if delta is None:  # the block came in one piece
         return _end_of_block(draw, open_blocks, key)
-    if key not in sealed and not draw(st.integers(0, 4)):
-        sealed.add(key)
+    if key not in signed_keys and not draw(st.integers(0, 4)):
+        signed_keys.add(key)
         return SignatureAdded(key, draw(_signatures))
     if isinstance(block, Text) and not draw(st.integers(0, 4)):
         return CitationAdded(key, draw(opaques(("x_citation",))))

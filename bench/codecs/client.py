@@ -30,7 +30,7 @@ EVENT = b'data: {"id":"chatcmpl-9x8y7z","choices":[{"index":0,"delta":{"content"
 CHUNK = b"%x\r\n%s\r\n" % (len(EVENT), EVENT)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ndate: now\r\nserver: bench\r\nx-request-id: req_1\r\n"
 BODY = b'{"model":"kimi-k2","messages":[{"role":"user","content":"' + b"x" * SIZE + b'"}]}'
-# scenario: what is counted, asked at once, asked in a row, units in an answer, bytes in an answer
+# scenario: what is counted, asked at once, asked in a row, units in a reply, bytes in a reply
 SCENARIOS = {
     "request": ("us/request", AT_ONCE, REQUESTS // AT_ONCE, 1, SIZE + 11),
     "paced": ("us/event", STREAMS, 1, EVENTS, len(EVENT) * EVENTS),
@@ -55,8 +55,8 @@ class Server(asyncio.Protocol):
         path, self.received = self.received.split(b" ", 2)[1], b""
         stream = HEAD % b"text/event-stream" + b"transfer-encoding: chunked\r\n\r\n"
         if path == b"/request":
-            answer = b'{"text":"' + b"y" * SIZE + b'"}'
-            self.write(HEAD % b"application/json" + b"content-length: %d\r\n\r\n%s" % (len(answer), answer))
+            result = b'{"text":"' + b"y" * SIZE + b'"}'
+            self.write(HEAD % b"application/json" + b"content-length: %d\r\n\r\n%s" % (len(result), result))
         elif path == b"/burst":
             self.write(stream + CHUNK * BURST + b"0\r\n\r\n")
         else:

@@ -145,7 +145,7 @@ def streams() -> dict[str, Stream]:
 
 
 def read(stream: Stream) -> Stream:
-    """Return the stream, if its deltas really come out as arguments: a fast wrong answer is none."""
+    """Return the stream, if its deltas really come out as arguments: a fast wrong reply is none."""
     engine = stream.engine()
     streamed = [each for delta in stream.deltas[:200] for each in engine.feed(delta) if isinstance(each, Arguments)]
     if len(streamed) < 100:
@@ -236,7 +236,7 @@ def growth() -> int:
 
 
 def delay() -> int:
-    """How many deltas after its own the first byte of the arguments goes out."""
+    """Return how many deltas after its own the first byte of the arguments is sent."""
     text = f'{OPEN} {{"path": "a"}}'
     begins = text.index("{")
     started = Stream("", []).engine()

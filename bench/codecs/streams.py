@@ -34,7 +34,7 @@ def _cost(frames: list[bytes], source: str, target: str, per_read: int) -> float
         stream.close()
         best = min(best, time.process_time() - start)
         if stream.error is not None:
-            raise SystemExit(f"a fast wrong answer: {stream.error}")
+            raise SystemExit(f"a fast wrong response: {stream.error}")
     return best / EVENTS * 1e6
 
 

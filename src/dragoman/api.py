@@ -187,13 +187,13 @@ def _shallow(blame: type[DragomanError]) -> Callable[[Callable[P, R]], Callable[
 
     def decorate(work: Callable[P, R]) -> Callable[P, R]:
         @wraps(work)
-        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
                 return work(*args, **kwargs)
             except RecursionError:
                 raise blame("the value is nested too deeply") from None
 
-        return guarded
+        return wrapper
 
     return decorate
 

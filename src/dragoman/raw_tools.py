@@ -19,8 +19,8 @@ from msgspec import Struct, field
 
 from dragoman.filters.raw_tools.chunks import (
     REASONING_FIELDS,
+    ChunkFields,
     FrameInput,
-    JsonObject,
     choices_of,
     delta_texts,
     other_fields,
@@ -30,7 +30,15 @@ from dragoman.filters.raw_tools.chunks import (
 )
 from dragoman.filters.raw_tools.engine import Engine
 from dragoman.filters.raw_tools.names import CallIds, DeclaredTools
-from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Channel, EngineNote, Mode, Output, TextOutput
+from dragoman.filters.raw_tools.outputs import (
+    Arguments,
+    CallStarted,
+    Channel,
+    EngineNote,
+    EngineOutput,
+    Mode,
+    TextOutput,
+)
 from dragoman.model.conversation import ToolSpec
 from dragoman.wire import jsonio
 from dragoman.wire.sse import encode_sse
@@ -112,7 +120,7 @@ class StreamMetadata(Struct):
     created: int = 0
     fields: Mapping[str, Any] | None = None
 
-    def envelope(self) -> JsonObject:
+    def envelope(self) -> ChunkFields:
         """Return the top-level fields of a new chunk."""
         if self.fields is not None:
             return dict(self.fields)
@@ -130,8 +138,8 @@ class TransformedEvent(Struct, kw_only=True):
     tool_call: ToolCall | None = None
     finish_reason: str = ""
     usage: Any = None
-    rest: JsonObject = field(default_factory=dict)  # other fields of the delta
-    about: JsonObject = field(default_factory=dict)  # other fields of the choice
+    rest: ChunkFields = field(default_factory=dict)  # other fields of the delta
+    about: ChunkFields = field(default_factory=dict)  # other fields of the choice
     raw: bytes = b""
 
 
@@ -155,21 +163,21 @@ class ToolCallEventBuilder:
     def build(
         self,
         meta: StreamMetadata,
-        delta: JsonObject,
+        delta: ChunkFields,
         choice: int = 0,
         reason: str = "",
         usage: Any = None,
-        about: JsonObject | None = None,
+        about: ChunkFields | None = None,
     ) -> bytes:
         """Return a chunk with any delta; `about` has more fields of its choice."""
         built = {"index": choice, "delta": delta, "finish_reason": reason or None, **(about or {})}
         return jsonio.encode({**meta.envelope(), "choices": [built], **({"usage": usage} if usage is not None else {})})
 
 
-def call_delta(call: ToolCall) -> JsonObject:
+def call_delta(call: ToolCall) -> ChunkFields:
     """Return the delta of a call: with id and name if it has an id, otherwise only with arguments."""
-    delta: JsonObject = {"index": call.index}
-    function: JsonObject = {"arguments": call.arguments}
+    delta: ChunkFields = {"index": call.index}
+    function: ChunkFields = {"arguments": call.arguments}
     if call.id:
         delta |= {"id": call.id, "type": "function"}
         function = {"name": call.name, **function}
@@ -240,7 +248,7 @@ class ToolCallParser:
         """Return the buffered events at the end of the stream. No finish reason is added."""
         return self._close_choices(done=False)
 
-    def _chunk(self, choices: list[JsonObject], raw: bytes, usage: Any) -> list[TransformedEvent]:
+    def _chunk(self, choices: list[ChunkFields], raw: bytes, usage: Any) -> list[TransformedEvent]:
         results = [self._process_choice(choice) for choice in choices]
         events = [event for _, events in results for event in events]
         if not any(changed for changed, _ in results):
@@ -264,7 +272,7 @@ class ToolCallParser:
             event.choice = text.choice
         return event
 
-    def _process_choice(self, choice: JsonObject) -> tuple[bool, list[TransformedEvent]]:
+    def _process_choice(self, choice: ChunkFields) -> tuple[bool, list[TransformedEvent]]:
         """Return whether one choice of a chunk changes, and its events."""
         index = choice.get("index")
         number = index if isinstance(index, int) else 0
@@ -291,7 +299,7 @@ class ToolCallParser:
             _place(rest, events, self._event(EventContent, number))
         return changed, events
 
-    def _to_events(self, state: _ChoiceState, choice: int, outputs: list[Output]) -> list[TransformedEvent]:
+    def _to_events(self, state: _ChoiceState, choice: int, outputs: list[EngineOutput]) -> list[TransformedEvent]:
         events: list[TransformedEvent] = []
         for output in outputs:
             last = events[-1].tool_call if events else None
@@ -401,7 +409,7 @@ class LoggingTransformer:
             flush()
 
 
-def _metadata(chunk: JsonObject) -> StreamMetadata:
+def _metadata(chunk: ChunkFields) -> StreamMetadata:
     fields = {name: value for name, value in chunk.items() if name not in _NOT_COPIED}
     id_, model, created = (chunk.get(name) for name in ("id", "model", "created"))
     return StreamMetadata(
@@ -414,10 +422,10 @@ def _metadata(chunk: JsonObject) -> StreamMetadata:
 
 def _renumber_native_calls(
     state: _ChoiceState, calls: Any, tools: DeclaredTools
-) -> tuple[list[Any], bool, list[Output]]:
+) -> tuple[list[Any], bool, list[EngineOutput]]:
     """Return the native calls with free indices, whether any changed, and the outputs that they release."""
     renumbered: list[Any] = []
-    outputs: list[Output] = []
+    outputs: list[EngineOutput] = []
     for call in calls if isinstance(calls, list) else ():
         index = call.get("index", 0) if isinstance(call, dict) else None
         if not isinstance(index, int):
@@ -436,7 +444,7 @@ def _renumber_native_calls(
     return renumbered, bool(outputs) or (renumbered != calls and bool(renumbered)), outputs
 
 
-def _place(rest: JsonObject, events: list[TransformedEvent], separate: TransformedEvent) -> None:
+def _place(rest: ChunkFields, events: list[TransformedEvent], separate: TransformedEvent) -> None:
     """Put the other fields of a delta on its first event; if that is a tool call, on a separate event before it."""
     if events and events[0].tool_call is None:
         events[0].rest = rest

@@ -35,10 +35,10 @@ from dragoman.model.conversation import Reply, Stop, Usage
 from dragoman.model.filter import (
     BLOCK_STARTS,
     MAX_RESPONSE_NOTES,
+    DeltaListener,
     EventKind,
     EventKinds,
     LaneWatch,
-    Listener,
     Note,
     Notes,
     Search,
@@ -134,7 +134,7 @@ class _Lane(Struct, frozen=True, gc=False):
     decode: Callable[[bytes], Any]
     text_of: Callable[[Any], str | None]
     search: Search | None  # finds text that must take the general path
-    listeners: tuple[Listener, ...]
+    listeners: tuple[DeltaListener, ...]
     unchanged: bool  # the client gets the upstream's own frames
     before: bytes = b""  # the bytes around the texts in the client's frames
     between: bytes = b""

@@ -32,7 +32,7 @@ class TranslationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     raw_tools_mode: Literal["live", "buffered"] = "live"  # buffered: each such call is sent whole
     # Claude Code's accounting line; auto: kept for Anthropic only
     attribution: Literal["auto", "keep", "strip"] = "auto"
-    repair: bool = False  # never pass bytes on unchanged (docs/decisions/answers.md#d51)
+    repair: bool = False  # never pass bytes on unchanged (docs/decisions/responses.md#d51)
 
     @property
     def reads_responses(self) -> bool:

@@ -48,10 +48,10 @@ class Outcome:
     def problems(self) -> list[str]:
         found = self.seen.problems()
         if self.seen.right < _LEAST:
-            found.append(f"only {self.seen.right} answers while the attack lasted")
+            found.append(f"only {self.seen.right} responses while the attack lasted")
         found += [f"{count} {kind}" for kind in _FORBIDDEN if (count := self.target.got[kind])]
         if self.target.left > 0:
-            found.append(f"{self.target.left} parts of the attack had no answer within {_MAX_SECONDS:g} s")
+            found.append(f"{self.target.left} parts of the attack had no response within {_MAX_SECONDS:g} s")
         if self.peak > MEMORY:
             found.append(f"memory rose to {self.peak / MIB:.0f} MiB")
         if (left := self.end.files - self.start.files - self.job_processes) > 0:  # each has a socket

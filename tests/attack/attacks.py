@@ -214,7 +214,7 @@ _CLIENTS = {
 }
 
 
-async def runaway_answers(target: Target) -> None:
+async def runaway_responses(target: Target) -> None:
     """An upstream sends four kinds of endless responses to three kinds of clients that read everything."""
     kinds = [(path, kind) for path in _CLIENTS for kind in ("arguments", "calls", "choices", "text")]
 
@@ -314,8 +314,8 @@ async def poisoned_connections(target: Target) -> None:
         try:
             while True:
                 _, body, _ = await exchange(reader, writer, request_bytes("poisoned", model="to-poison"))
-                target.got["answers"] += 1
-                target.got["answers that belong to another request"] += b"response to no request" in body
+                target.got["responses"] += 1
+                target.got["responses that belong to another request"] += b"response to no request" in body
         finally:
             writer.close()
 
@@ -333,7 +333,7 @@ async def doubtful_requests(target: Target) -> None:
                 writer.write(vector.raw + HIDDEN)
                 writer.write_eof()
                 response = await reader.read(-1)
-                target.got[f"{len(_STATUS.findall(response))} answers"] += 1
+                target.got[f"{len(_STATUS.findall(response))} responses"] += 1
                 target.got["hidden requests that were served"] += response.count(b"HTTP/1.1 200")
                 target.left -= 1
             finally:
@@ -356,7 +356,7 @@ ATTACKS: tuple[Attack, ...] = (
     wrong_keys,
     slow_bodies,
     full_uploads,
-    runaway_answers,
+    runaway_responses,
     bombs_in_requests,
     starvation,
     poisoned_connections,

@@ -1,4 +1,4 @@
-"""Installs the pinned clients into a cache folder: `python -m tests.clients.install NAME...`, or `--lock` to pin anew.
+"""Install the pinned clients into a cache folder: `python -m tests.clients.install NAME...`, or `--lock` to pin anew.
 
 A folder of pins/ is one installation: package.json with package-lock.json, or requirements.in with requirements.lock.
 Each has a home of its own, so that no client's dependencies bend another's. Nothing here is imported by Dragoman.

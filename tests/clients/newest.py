@@ -1,4 +1,4 @@
-"""Compares the pins with the newest versions: `python -m tests.clients.newest [--install] [NAME...]`.
+"""Compare the pins with the newest versions: `python -m tests.clients.newest [--install] [NAME...]`.
 
 A line for each package of a pin says whether the pin is behind. With `--install` the newest versions are installed
 beside the pinned ones, and `DRAGOMAN_CLIENTS_NEWEST=1` makes the suite run them (`make test-newest`). Pins are not
@@ -21,7 +21,7 @@ from tests.clients.client_table import select_clients
 from tests.clients.install import NEWEST, NPM, NPM_FLAGS, PINS, create_environment, run_command
 
 # Old on purpose: a version, an API or a runtime that is still in use.
-KEPT = {
+OLD_ON_PURPOSE = {
     "claude-2.1.197": "an old Claude Code, for make test",
     "codex-chat": "the last Codex with Chat Completions",
     "ai-sdk": "the AI SDK for Node 20",
@@ -96,7 +96,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", default=["all"], help="clients, or a set: quick, ci, all")
     parser.add_argument("--install", action="store_true", help="install the newest versions beside the pinned ones")
     arguments = parser.parse_args()
-    pins = sorted({client.pin for client in select_clients(arguments.names) if client.pin} - KEPT.keys())
+    pins = sorted({client.pin for client in select_clients(arguments.names) if client.pin} - OLD_ON_PURPOSE.keys())
     packages = [package for pin in pins for package in packages_of(pin)]
     failed = 0
     with ThreadPoolExecutor(4) as pool:

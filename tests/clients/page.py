@@ -1,4 +1,4 @@
-"""The blocks of docs/clients.md about SDKs and frameworks, and how each is run: as the page says, by `dragoman run_block`."""
+"""The blocks of docs/clients.md about SDKs and frameworks, and how each is run: as the page says, by `dragoman run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs one client, headless, in a home and a folder of its own, and ends it in time."""
+"""Run one client, headless, in a home and a folder of its own, and end it in time."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ToolLoop(CommandResult):
         if self.proof != f"{self.token}\n" * client.loops:
             return f"the tool did not run as asked: {_last(self.proof or self.err or self.out)}"
         if self.out.count(self.token) < client.loops:
-            return f"the answer does not quote the tool's result: {_last(self.out)}"
+            return f"the response does not quote the tool's result: {_last(self.out)}"
         if statuses != [200] * (client.calls * client.loops):
             return f"the upstream answered {statuses}, not {client.calls * client.loops} calls with 200"
         if with_token != client.results * client.loops:

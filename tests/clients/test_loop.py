@@ -1,6 +1,6 @@
 """Every client, the real program or library, runs a tool loop through the gateway over every upstream dialect.
 
-A right answer does not prove a right stream: clients hide bad ones by asking again (docs/dialects/clients.md#faults),
+A right response does not prove a right stream: clients hide bad ones by asking again (docs/dialects/clients.md#faults),
 so the upstream's calls are counted. The tool must really have run: only it can take the token from one file to the
 other and to the model.
 """

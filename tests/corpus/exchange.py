@@ -1,4 +1,4 @@
-"""Reads the exchanges of the corpus, and summarises a reply so that it can be compared."""
+"""Read the exchanges of the corpus, and summarise a reply so that it can be compared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UPSTREAM = get("openai")
 
 
 class Exchange(Struct, frozen=True):
-    """One question to a service and its answer: a stream, a whole reply, or a refusal with its HTTP status."""
+    """One question to a service and its response: a stream, a whole reply, or a refusal with its HTTP status."""
 
     vendor: str
     name: str

@@ -52,7 +52,7 @@ def named(chosen: Iterable[Exchange]) -> list[Any]:
     return [pytest.param(each, id=f"{each.vendor}-{each.name}") for each in chosen]
 
 
-ANSWERED = named(each for each in ALL if "error" not in each.expected)
+WITH_REPLY = named(each for each in ALL if "error" not in each.expected)
 STREAMED = named(each for each in ALL if each.stream is not None and "error" not in each.expected)
 FAILED = named(each for each in ALL if each.refusal is None and "error" in each.expected)
 REFUSED = named(each for each in ALL if each.refusal is not None)
@@ -64,7 +64,7 @@ def test_every_vendor_has_at_least_five_exchanges() -> None:
     assert {each.vendor for each in ALL} == set(VENDORS)
     for each in ALL:
         kinds = [kind for kind in (each.stream, each.reply, each.refusal) if kind is not None]
-        assert len(kinds) == 1, f"{each.vendor}/{each.name} needs one answer"
+        assert len(kinds) == 1, f"{each.vendor}/{each.name} needs one response"
 
 
 def pieces(data: bytes, seed: int) -> list[bytes]:
@@ -80,11 +80,11 @@ def pieces(data: bytes, seed: int) -> list[bytes]:
 
 
 def client_stream(exchange: Exchange, client: str, seed: int = 0) -> bytes:
-    """What a client gets for the answer, as bytes of a stream."""
+    """What a client gets for the response, as bytes of a stream."""
     planned = plan(dialect_of(client), UPSTREAM, exchange.conversation(client), settings=exchange.settings)
-    answer = ResponseTranslator(planned, ENVIRONMENT)
+    response = ResponseTranslator(planned, ENVIRONMENT)
     assert exchange.stream is not None
-    return b"".join([*map(answer.feed, pieces(exchange.stream, seed)), answer.close()])
+    return b"".join([*map(response.feed, pieces(exchange.stream, seed)), response.close()])
 
 
 def read_by_client(client: str, data: bytes, conversation: Conversation) -> Reply:
@@ -117,8 +117,8 @@ def sums(usage: dict[str, int]) -> tuple[int, int]:
     return usage["input"] + usage["cache_read"] + usage["cache_write"], usage["output"]
 
 
-@pytest.mark.parametrize("exchange", ANSWERED)
-def test_an_answer_is_read_as_expected(exchange: Exchange) -> None:
+@pytest.mark.parametrize("exchange", WITH_REPLY)
+def test_a_response_is_read_as_expected(exchange: Exchange) -> None:
     """The canonical outcome, exactly; a stream whole and cut between all its bytes."""
     conversation, right = exchange.conversation(), expected_outcome(exchange.expected)
     if exchange.reply is not None:
@@ -166,10 +166,10 @@ def test_a_stream_that_passes_says_the_same(exchange: Exchange) -> None:
     conversation = exchange.conversation()
     assert exchange.stream is not None
     for seed in (0, 1, 5):
-        passing = PassThrough(plan(UPSTREAM, UPSTREAM, conversation, settings=exchange.settings), ENVIRONMENT)
-        data = b"".join([*map(passing.feed, pieces(exchange.stream, seed)), passing.close()])
+        pass_through = PassThrough(plan(UPSTREAM, UPSTREAM, conversation, settings=exchange.settings), ENVIRONMENT)
+        data = b"".join([*map(pass_through.feed, pieces(exchange.stream, seed)), pass_through.close()])
         if "error" in exchange.expected:
-            assert passing.fault is not None and passing.fault.kind == exchange.expected["error"]["kind"]
+            assert pass_through.fault is not None and pass_through.fault.kind == exchange.expected["error"]["kind"]
             with pytest.raises(UpstreamFault, match=exchange.expected["error"]["message"]):
                 read_by_client("openai", data, conversation)
         else:
@@ -206,10 +206,10 @@ def test_a_failure_reaches_every_client(exchange: Exchange) -> None:
             continue
         assert exchange.stream is not None
         for seed in (0, 1, 6):
-            answer = ResponseTranslator(planned, ENVIRONMENT)
-            data = b"".join([*map(answer.feed, pieces(exchange.stream, seed)), answer.close()])
-            assert answer.fault is not None and answer.fault.kind == error["kind"], exchange.vendor
-            assert error["message"] in answer.fault.message, exchange.vendor
+            response = ResponseTranslator(planned, ENVIRONMENT)
+            data = b"".join([*map(response.feed, pieces(exchange.stream, seed)), response.close()])
+            assert response.fault is not None and response.fault.kind == error["kind"], exchange.vendor
+            assert error["message"] in response.fault.message, exchange.vendor
             dialect = dialect_of(client)
             reader = StreamReader(dialect.binding.frame_decoder(), dialect.codec.decoder(conversation, ENVIRONMENT))
             events = [event for decoded in (*reader.feed(data), *reader.close()) for event in decoded.events]

@@ -223,7 +223,7 @@ def test_a_used_token_is_on_disk_even_if_its_predecessor_is_revoked(home: ForkSe
                 write_login(store, home.folder, tokens[-1])
             else:
                 assert renewed == f"renewed {tokens[-1]}"
-    print(f"{store}: {lost} of {kills} kills met an answer on its way")
+    print(f"{store}: {lost} of {kills} kills met a response on its way")
 
 
 @pytest.mark.parametrize("store", STORES)

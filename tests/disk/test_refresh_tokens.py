@@ -99,12 +99,12 @@ async def test_a_full_disk_is_detected_before_a_token_is_requested(
 def rotates(live: str) -> SignInService:
     """Return a service that accepts only one refresh token."""
 
-    def answer(request: Any) -> Any:
+    def respond(request: Any) -> Any:
         if json.loads(request.body)["refreshToken"] != live:
             return json_response({"message": "Bad credentials"}, 401)
         return json_response({"accessToken": "access-9", "refreshToken": "refresh-9", "expiresIn": 3600})
 
-    return SignInService(answer)
+    return SignInService(respond)
 
 
 def test_a_replacement_that_was_killed_before_its_last_step_is_finished(tmp_path: Path) -> None:

@@ -53,13 +53,13 @@ def test_replies_streams_and_tool_calls(tmp_path: Path) -> None:
     script = parse_script("""
 then = "last"
 [[turn]]
-text = "A whole answer."
+text = "A whole reply."
 [[turn]]
 parts = [{ text = "Let me look." }, { tool = "weather", arguments = { city = "Oslo" } }]
 """)
     with running_simulator("openai", script=script) as simulator, proxy(simulator.url, tmp_path) as client:
         whole = client.messages.create(**request())
-        assert [block.text for block in whole.content if block.type == "text"] == ["A whole answer."]
+        assert [block.text for block in whole.content if block.type == "text"] == ["A whole reply."]
         with client.messages.stream(**request(tools=[TOOL])) as stream:
             text, call = stream.get_final_message().content
         assert (text.type, call.type) == ("text", "tool_use")

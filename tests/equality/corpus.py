@@ -17,14 +17,14 @@ from tests.fuzz.seeded_runs import inputs
 from tests.fuzz.targets import seeds
 from tests.strategies import conversations, events
 
-Item: TypeAlias = tuple[str, str, bytes]  # request or answer, the dialect of the bytes, the bytes
+Item: TypeAlias = tuple[str, str, bytes]  # request or response, the dialect of the bytes, the bytes
 
 
 def corpus(documents: int, drawn: int) -> Iterator[Item]:
     """All inputs: `documents` fuzz documents in total, and `drawn` examples of each generator for each dialect."""
     names = list(registry.names())
     for name in names:
-        for kind in ("request", "answer"):
+        for kind in ("request", "response"):
             yield from ((kind, name, data) for data in seeds(f"{kind}.{name}"))
             runs = documents // (2 * len(names)) + 1
             yield from ((kind, name, data) for data in inputs(f"{kind}.{name}", runs, 1))
@@ -37,7 +37,7 @@ def corpus(documents: int, drawn: int) -> Iterator[Item]:
             dialect = registry.get(name)
             encoder = dialect.codec.encoder(Conversation("m", ()), SYSTEM_ENVIRONMENT)
             try:
-                yield "answer", name, b"".join(map(dialect.binding.encode_frame, encoder.feed(stream)))
+                yield "response", name, b"".join(map(dialect.binding.encode_frame, encoder.feed(stream)))
             except DragomanError:
                 continue
 

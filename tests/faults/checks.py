@@ -29,13 +29,13 @@ EXPECTED_ARGUMENTS = {"city": "Nowhereville", "note": 'ü " \\ 🦜'}
 class Probe:
     """One way to cause a fault, and the allowed results.
 
-    `may`: answer (the complete reply and its end), error (in the client's dialect), either, or short (an end with the
-    reason length, docs/decisions/answers.md#d7). `within`: the configured timeout; without one only a hang fails.
+    `may`: response (the complete reply and its end), error (in the client's dialect), either, or short (an end with the
+    reason length, docs/decisions/responses.md#d7). `within`: the configured timeout; without one only a hang fails.
     """
 
     label: str
     faults: tuple[ProxyFault, ...] = ()
-    may: str = "answer"
+    may: str = "response"
     stream: bool = True
     within: float | None = None
     status: tuple[int, ...] = ()
@@ -91,7 +91,7 @@ def check_response(
         if response.status == 429 and "retry-after" not in response.headers:
             raise WrongResponse("429 without retry-after")
         if probe.may not in ("error", "either", "short"):
-            raise WrongResponse(f"refused ({response.status}: {message}), though an answer was there")
+            raise WrongResponse(f"refused ({response.status}: {message}), though a response was there")
         _check_error(probe, response, message)
         return None
     parsed = parse_success(client, response, stream=probe.stream)
@@ -101,7 +101,7 @@ def check_response(
         raise WrongResponse(f"the model did not send {_brief(parsed)}")
     if parsed.error is not None:
         if probe.may not in ("error", "either", "short"):
-            raise WrongResponse(f"an error ({parsed.error}), though an answer was there")
+            raise WrongResponse(f"an error ({parsed.error}), though a response was there")
         if parsed.finish and parsed.ended:
             raise WrongResponse("an error and an end")
         _check_error(probe, response, parsed.error)
@@ -111,7 +111,7 @@ def check_response(
     complete = says in (None, parsed.text) and _same(parsed, calls)
     if complete and parsed.finish not in LENGTH_REASONS:
         if probe.may == "error":
-            raise WrongResponse("an answer, though the upstream gave none")
+            raise WrongResponse("a response, though the upstream gave none")
         return parsed
     if probe.may != "short":
         raise WrongResponse(f"a made-up end ({parsed.finish}): {_brief(parsed)}")

@@ -281,7 +281,7 @@ def _one(reader: Any, number: int) -> RawResponse:
     """Read one of several responses on a connection."""
     line = reader.readline()
     if not line:
-        raise NoResponse(f"no answer to request {number}")
+        raise NoResponse(f"no response to request {number}")
     response = RawResponse(int(line.split()[1]))
     while field := reader.readline().rstrip(b"\r\n"):
         name, _, value = field.decode("latin-1").partition(":")
@@ -395,7 +395,7 @@ ROWS = [
     ),
     FaultRow(57, "slow senders", "closed at the deadline; others are served", slow_senders, covering_pairs()[::2]),
     FaultRow(58, "pipelined requests", "each answered, in order", pipelined),
-    FaultRow(59, "Expect: 100-continue", "100, then the answer", expecting),
+    FaultRow(59, "Expect: 100-continue", "100, then the response", expecting),
     FaultRow(
         60,
         "malformed JSON, depth, keys, digits, NaN",

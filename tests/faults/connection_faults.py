@@ -20,7 +20,7 @@ import trustme
 from dragoman.errors import ConnectFailed
 from dragoman.http.client import connecting
 from dragoman.http.client.client import HttpClient
-from dragoman.simulator.faults.response import Drop, Stale
+from dragoman.simulator.faults.response import Drop, SilentlyClosedConnection
 from dragoman.wire.http import HttpRequest
 from tests.faults.checks import Probe, check_response
 from tests.faults.http_client import WrongResponse
@@ -217,10 +217,10 @@ def _dropped(*, reset: bool) -> Callable[[Case], None]:
         again = Drop(reset=reset, times=1)
         return [
             *stream_and_whole("always", faults=(Drop(reset=reset),), may="error", max_requests=0),
-            *stream_and_whole("the first only", faults=(again,), may="answer", max_requests=1),
+            *stream_and_whole("the first only", faults=(again,), may="response", max_requests=1),
         ]
 
-    return run_probes(probes, alone=True, few=4)
+    return run_probes(probes, runs_by_itself=True, few=4)
 
 
 def _stale(case: Case) -> None:
@@ -238,7 +238,7 @@ def _stale(case: Case) -> None:
         if [line["attempts"] for line in lines] != [1] * 4:
             raise WrongResponse(f"it shows: {lines}")
 
-    run_probes(lambda _: [Probe("closed after one request", (Stale(after=1),), check=check)])(case)
+    run_probes(lambda _: [Probe("closed after one request", (SilentlyClosedConnection(after=1),), check=check)])(case)
 
 
 ROWS = [
@@ -268,7 +268,7 @@ ROWS = [
         secured(lambda it: it.server("localhost", ca=trustme.CA())),
     ),
     FaultRow(9, "TLS: the handshake stalls", "a timeout error at the deadline", _stalled_tls),
-    FaultRow(10, "reset after accept", "an error, or the answer of a second try", _dropped(reset=True)),
-    FaultRow(11, "closed without a byte", "an error, or the answer of a second try", _dropped(reset=False)),
+    FaultRow(10, "reset after accept", "an error, or the response of a second try", _dropped(reset=True)),
+    FaultRow(11, "closed without a byte", "an error, or the response of a second try", _dropped(reset=False)),
     FaultRow(12, "a kept connection is stale", "one transparent retry, nothing asked twice", _stale),
 ]

@@ -44,7 +44,7 @@ def _before(at: int, raw: bytes) -> Rewrite:
 def kiro(text: str, **more: Any) -> Callable[[Case], None]:
     script = f'then = "last"\n[pace]\nchunk = 9\n[[turn]]\n{text}'
     return run_probes(
-        lambda _: [Probe(text.replace("\n", " ")[:60], may=more.pop("may", "answer"))], script=script, **more
+        lambda _: [Probe(text.replace("\n", " ")[:60], may=more.pop("may", "response"))], script=script, **more
     )
 
 
@@ -80,7 +80,7 @@ KIMI = 'translation.raw_tools = "auto"'
 
 
 def raw_tokens(case: Case) -> None:
-    def play(text: str, label: str, chunk: int, says: str | None, calls: Any, may: str = "answer") -> None:
+    def play(text: str, label: str, chunk: int, says: str | None, calls: Any, may: str = "response") -> None:
         script = f'then = "last"\n[[turn]]\nchunk = {chunk}\ntext = {json.dumps(text, ensure_ascii=False)}\n'
         probe = Probe(f"{label}, by {chunk}", may=may)
         run_probes(lambda _: [probe], script=script, says=says, calls=calls, more=KIMI)(case)

@@ -88,7 +88,7 @@ def read_response(sock: socket.socket, began: float, within: float) -> RawRespon
             piece = b""
         if not piece:
             if response is None:
-                raise NoResponse(f"the connection ended without an answer: {bytes(raw)!r}")
+                raise NoResponse(f"the connection ended without a response: {bytes(raw)!r}")
             response.whole = reader.is_over(at_end=True)
             break
         if response is None:

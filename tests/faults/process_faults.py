@@ -199,11 +199,11 @@ def reloaded(case: Case) -> None:
             responses = [pool.submit(exchange, harness.url, case.pair.client) for _ in range(count)]
             loop, gateway = harness.running.loop, harness.running.gateway
             assert loop is not None
-            while not all(answer.done() for answer in responses):
+            while not all(reply.done() for reply in responses):
                 asyncio.run_coroutine_threadsafe(gateway.reload(parse_config(text)), loop).result(5)
                 time.sleep(0.03)
-            for answer in responses:
-                check_response(case.pair.client, Probe("it"), answer.result(), "one two three", ())
+            for reply in responses:
+                check_response(case.pair.client, Probe("it"), reply.result(), "one two three", ())
             case.probes += count
             check_settled(harness, tasks, count)
     with case.probe("a bad file"), check_no_leaks(), run_servers([simulator]):

@@ -14,7 +14,7 @@ from dragoman.simulator.faults.response import (
     BothLengths,
     Compress,
     HeaderFault,
-    Informed,
+    InterimResponses,
     Length,
     NoLastChunk,
     SlowHead,
@@ -133,7 +133,7 @@ def _odd_types(_: Pair) -> Iterable[Probe]:
 
 def _interim(_: Pair) -> Iterable[Probe]:
     for codes in ((100,), (103,), (100, 103), (100,) * 20):
-        yield from stream_and_whole(f"{codes}", faults=(Informed(codes=codes),), max_requests=1)
+        yield from stream_and_whole(f"{codes}", faults=(InterimResponses(codes=codes),), max_requests=1)
 
 
 def _long_head(_: Pair) -> Iterable[Probe]:
@@ -152,7 +152,7 @@ def _bomb(_: Pair) -> Iterable[Probe]:
     def small(shown: ProbeResult) -> None:
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
         if grown > 100:
-            raise WrongResponse(f"{grown} MiB more memory for a megabyte of answer")
+            raise WrongResponse(f"{grown} MiB more memory for a megabyte of response")
 
     yield from stream_and_whole("1 GiB in 1 MiB", faults=(Compress(bomb=1 << 30),), may="error", check=small)
     yield from stream_and_whole("10 MiB in 10 KiB", faults=(Compress(bomb=10 << 20),), may="error")
@@ -179,7 +179,7 @@ def _too_long_a_length(pair: Pair) -> Iterable[Probe]:
 
 
 def _unless_it_has_an_end(pair: Pair) -> str:
-    """Return the allowed result: Kiro has no last event (docs/decisions/answers.md#d7)."""
+    """Return the allowed result: Kiro has no last event (docs/decisions/responses.md#d7)."""
     return "error" if pair.upstream == "kiro" else "either"
 
 
@@ -224,8 +224,8 @@ ROWS = [
         16, "429 with every Retry-After", "429 at once, with a sensible retry-after", run_probes(_rate_limited, few=14)
     ),
     FaultRow(17, "a redirect", "an error; the redirect is not followed", redirected),
-    FaultRow(18, "200 with a wrong content type", "the answer, or an error", run_probes(_odd_types, few=6)),
-    FaultRow(19, "100 and 103 before the answer", "the answer", run_probes(_interim)),
+    FaultRow(18, "200 with a wrong content type", "the response, or an error", run_probes(_odd_types, few=6)),
+    FaultRow(19, "100 and 103 before the response", "the response", run_probes(_interim)),
     FaultRow(20, "a head of 200 KiB", "an error; 20 KiB pass", run_probes(_long_head, few=4)),
     FaultRow(
         21,
@@ -238,7 +238,7 @@ ROWS = [
     FaultRow(
         24,
         "content-length larger than the body",
-        "an error, or the answer if its last event came",
+        "an error, or the response if its last event came",
         run_probes(_too_long_a_length),
     ),
     FaultRow(
@@ -250,14 +250,14 @@ ROWS = [
     FaultRow(
         26,
         "chunked without the last chunk",
-        "an error, or the answer if its last event came",
+        "an error, or the response if its last event came",
         run_probes(_no_last_chunk),
     ),
     FaultRow(
         27,
         "content-length and chunked together",
-        "the answer or an error; the next one is clean",
+        "the response or an error; the next one is clean",
         run_probes(_both_lengths),
     ),
-    FaultRow(72, "a body that ends with its connection", "the answer; cut, an error", run_probes(_no_length)),
+    FaultRow(72, "a body that ends with its connection", "the response; cut, an error", run_probes(_no_length)),
 ]

@@ -281,17 +281,17 @@ def run_probes(
     *,
     script: str | Script = SMALL_CHUNKS,
     more: str = "",
-    alone: bool = False,
+    runs_by_itself: bool = False,
     says: str | None = EXPECTED_TEXT,
     calls: Sequence[Any] | None = (EXPECTED_ARGUMENTS,),
     few: int = 3,
     **flags: Any,
 ) -> Callable[[Case], None]:
-    """Return a function that runs probes, each with its own proxy; `alone`: each with its own gateway, too."""
+    """Return a function that runs probes, each with its own proxy; `runs_by_itself`: each with its own gateway, too."""
 
     def run(case: Case) -> None:
         probes = case.some([probe for probe in make(case.pair) if probe.stream or not case.over_websocket], few)
-        groups = [[probe] for probe in probes] if alone else [probes]
+        groups = [[probe] for probe in probes] if runs_by_itself else [probes]
         for number, group in enumerate(groups):
             with case.probe("nothing is left over"), check_no_leaks():
                 case.probes -= 1

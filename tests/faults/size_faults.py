@@ -61,7 +61,7 @@ def long_line(case: Case) -> None:
     limit = sse.MAX_FRAME if case.pair.upstream in SSE else eventstream.MAX_PAYLOAD
     for size in (15 << 20, 20 << 20):
         text = "y" * size
-        may = "answer" if size < limit else "either" if case.pair.client == case.pair.upstream else "error"
+        may = "response" if size < limit else "either" if case.pair.client == case.pair.upstream else "error"
         probe = Probe(f"{size >> 20} MiB", framed=False, may=may)
         run_probes(same_probes(probe), script=big_script(text), says=text, calls=())(case)
 
@@ -108,7 +108,7 @@ ROWS = [
     FaultRow(
         44,
         "dribble",
-        "the answer",
+        "the response",
         run_probes(
             lambda _: [Probe("a byte a millisecond", (Slicer(size=1, delay=0.001),))],
             script=DRIBBLE,
@@ -117,16 +117,16 @@ ROWS = [
             more="timeouts.idle = 0.5",
         ),
     ),
-    FaultRow(45, "flood", "the answer", flood, covering_pairs()[::2]),
+    FaultRow(45, "flood", "the response", flood, covering_pairs()[::2]),
     FaultRow(
         46,
         "a line of 20 MiB",
-        "the answer; over the reader's limit, an error",
+        "the response; over the reader's limit, an error",
         long_line,
         covering_pairs()[1::2],
         quick=0,
     ),
-    FaultRow(47, "tool arguments of 10 MiB", "the answer", long_arguments, covering_pairs()[::2], quick=0),
+    FaultRow(47, "tool arguments of 10 MiB", "the response", long_arguments, covering_pairs()[::2], quick=0),
     FaultRow(
         48,
         "invalid UTF-8, lone surrogates, NUL",
@@ -134,5 +134,7 @@ ROWS = [
         run_altered_streams(_bad_text, few=4),
         all_pairs(),
     ),
-    FaultRow(73, "garbage between frames", "the answer or an error", run_altered_streams(_garbage, few=4), all_pairs()),
+    FaultRow(
+        73, "garbage between frames", "the response or an error", run_altered_streams(_garbage, few=4), all_pairs()
+    ),
 ]

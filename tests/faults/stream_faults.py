@@ -37,7 +37,7 @@ from dragoman.simulator.faults.frames import (
     Swap,
 )
 from dragoman.simulator.faults.response import Pieces, Slicer, pieces_of
-from dragoman.simulator.response import Piece
+from dragoman.simulator.response import BodyPiece
 from dragoman.translate import plan
 from dragoman.wire.http import HttpRequest
 from tests.faults.checks import Probe
@@ -51,7 +51,7 @@ STREAM_REQUEST = Conversation("m", (), stream=True)
 class Rewrite(ProxyFault, frozen=True, kw_only=True):
     """A fault that rewrites the list of frames."""
 
-    how: Callable[[list[bytes]], Iterable[Piece]]
+    how: Callable[[list[bytes]], Iterable[BodyPiece]]
 
     async def frames(self, frames: Pieces) -> Pieces:
         whole = [piece async for piece in frames if isinstance(piece, bytes)]
@@ -80,7 +80,7 @@ def frames_of(upstream: str, events: Events) -> FixedResponse:
 
 
 def ends_by_itself(pair: Pair, how: str = "end") -> bool:
-    """Return whether a body that ends in order is complete: Kiro has no last event (docs/decisions/answers.md#d7)."""
+    """Return whether a body that ends in order is complete: Kiro has no last event (docs/decisions/responses.md#d7)."""
     return pair.upstream == "kiro" and how == "end"
 
 
@@ -99,12 +99,12 @@ def _cut_once(pair: Pair) -> Iterable[Probe]:
     if not ends_by_itself(pair):
         for how in ("close", "reset"):
             fault = CutFault(event=0, how=how, times=1)
-            yield Probe(f"before frame 0, {how}, once", (fault,), "answer", max_requests=2)
+            yield Probe(f"before frame 0, {how}, once", (fault,), "response", max_requests=2)
 
 
 def cut_everywhere(case: Case) -> None:
     run_probes(_cut_at_events, few=6)(case)
-    run_probes(_cut_once, alone=True)(case)
+    run_probes(_cut_once, runs_by_itself=True)(case)
 
 
 def _cut_in(label: str, **where: Any) -> Callable[[Pair], Iterable[Probe]]:
@@ -146,8 +146,8 @@ def _translated(planned: Any, pieces: list[bytes]) -> bytes:
     from dragoman.dialects.base import Environment
 
     numbers = iter(range(10_000))
-    answer = Translated(planned, Environment(lambda prefix: f"{prefix}{next(numbers)}", lambda: 0))
-    return b"".join([*(answer.feed(piece) for piece in pieces), answer.close(None)])
+    response = Translated(planned, Environment(lambda prefix: f"{prefix}{next(numbers)}", lambda: 0))
+    return b"".join([*(response.feed(piece) for piece in pieces), response.close(None)])
 
 
 # --- 33-36: spelling
@@ -188,7 +188,7 @@ def _names(pair: Pair) -> Iterable[Probe]:
 def _unknown(pair: Pair) -> Iterable[Probe]:
     news = 'event: weather_report\ndata: {"type":"weather_report","choices":[],"candidates":[]}\n\n'
     for event in (1, 3, 6):
-        yield Probe(f"before frame {event}", (Insert(event=event, put=news),), "answer")
+        yield Probe(f"before frame {event}", (Insert(event=event, put=news),), "response")
     yield Probe("before any", (Insert(event=0, put=news),), "either")  # before any block has started
 
 
@@ -197,7 +197,7 @@ def _twice(pair: Pair) -> Iterable[Probe]:
         yield Probe(f"frame {event} twice", (Duplicate(event=event),), "either", check=None)
 
 
-# otherwise bytes pass through unchanged in the same dialect, including faults (docs/decisions/answers.md#d51)
+# otherwise bytes pass through unchanged in the same dialect, including faults (docs/decisions/responses.md#d51)
 READ = "translation.repair = true"
 
 
@@ -367,32 +367,32 @@ ROWS = [
         run_probes(_cut_in("in arguments", text="Nowhere"), script=LARGE_CHUNKS),
         all_pairs(),
     ),
-    FaultRow(32, "every byte alone, every split", "the same answer", every_split),
+    FaultRow(32, "every byte alone, every split", "the same response", every_split),
     FaultRow(
-        33, "other line ends, BOM, comments, fields", "the answer", run_probes(_spellings, few=4), covering_pairs(SSE)
+        33, "other line ends, BOM, comments, fields", "the response", run_probes(_spellings, few=4), covering_pairs(SSE)
     ),
     FaultRow(
         34,
         "event names missing or contradicting",
-        "the answer or an error",
+        "the response or an error",
         run_probes(_names, more=READ),
         all_pairs(SSE),
     ),
-    FaultRow(35, "unknown event types", "the answer", run_probes(_unknown, more=READ), covering_pairs(SSE)),
+    FaultRow(35, "unknown event types", "the response", run_probes(_unknown, more=READ), covering_pairs(SSE)),
     FaultRow(36, "frames twice", "a correct end, no call mixed up", run_altered_streams(_twice), all_pairs()),
     FaultRow(37, "16 calls, interleaved, with gaps, reordered", "all calls whole", sixteen, all_pairs()),
     FaultRow(38, "deltas for what never began", "a correct end", run_altered_streams(_orphans), all_pairs()),
     FaultRow(
         39,
         "usage never, last, twice, always",
-        "the answer",
+        "the response",
         run_probes(_usage, says="Hello ✓", calls=(), more=READ),
         all_pairs(),
     ),
     FaultRow(
         40,
         "content after the finish",
-        "the answer or an error, nothing after the end",
+        "the response or an error, nothing after the end",
         run_altered_streams(_after_the_end),
         all_pairs(),
     ),

@@ -74,7 +74,7 @@ def _check_fault(row: FaultRow, case: Case, record_property: Callable[[str, obje
     assert not case.problems, "\n".join(f"{kind} {detail}" for kind, detail in case.problems)
 
 
-# --- the defaults of rule 6, which the faults above scale down
+# --- the defaults of docs/reliability.md#timeouts, which the faults above scale down
 
 
 def _default(of: type[Struct], name: str) -> object:

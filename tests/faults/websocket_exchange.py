@@ -24,7 +24,7 @@ def send_over_websocket(url: str, request: HttpRequest, key: str, within: float)
         raise ResponseTimeout(f"no end within {within:.2f} s") from None
     seconds = time.monotonic() - began
     if not events:
-        raise NoResponse(f"the session ended without an answer: {client.close_code}")
+        raise NoResponse(f"the session ended without a response: {client.close_code}")
     first = events[0]
     if first["type"] == "error" and "status" in first:
         body = json.dumps({"error": first["error"]}).encode()

@@ -34,7 +34,7 @@ def make_mutator(target: str, examples: Sequence[bytes]) -> Mutator:
     kind, _, dialect = target.partition(".")
     if kind == "request":
         return BodyMutator(examples)
-    return StreamMutator(registry.get(dialect), examples) if kind == "answer" else BytesMutator(examples)
+    return StreamMutator(registry.get(dialect), examples) if kind == "response" else BytesMutator(examples)
 
 
 class BytesMutator:

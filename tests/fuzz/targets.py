@@ -46,7 +46,7 @@ _MAY_BE_MISSING = (
     "stream.no_usage",
     "stream.open_call",
 )  # an upstream may omit these
-_SHOWN = 4096  # bytes of a finding that are shown
+_SHOWN = 4096  # bytes of an input that are shown
 _DEPTH = 100  # the gateway refuses deeper bodies at admission
 
 
@@ -145,15 +145,15 @@ def _check_round_trip(dialect: Dialect, first: Conversation) -> None:
         raise PropertyBroken(f"{dialect.name} loses something of its own body: {lost} {first!r} {again!r}")
 
 
-def answer(dialect: Dialect, data: bytes) -> None:
+def translate_response(dialect: Dialect, data: bytes) -> None:
     """Check a stream or whole reply: only our errors, valid events at every split, and valid output for the client."""
     laws.only_own_errors(dialect, data)
     planned = plan(client := _other_end(data), dialect, _REQUEST)
     laws.cuts_do_not_matter(planned, data, (1, len(data) // 2, len(data) - 1))
     if client.codec.family == dialect.codec.family:
         return  # passed through unchanged
-    answer, frames = ResponseTranslator(planned, laws.fixed_environment()), client.binding.frame_decoder()
-    frames_out = [*frames.feed(answer.feed(data) + answer.close()), *frames.close()]
+    translator, frames = ResponseTranslator(planned, laws.fixed_environment()), client.binding.frame_decoder()
+    frames_out = [*frames.feed(translator.feed(data) + translator.close()), *frames.close()]
     broken = [each for each in client.codec.stream_breaches(frames_out) if not each.rule.endswith(_MAY_BE_MISSING)]
     if broken:
         raise PropertyBroken(
@@ -180,12 +180,12 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "eventstream": eventstream,
     "raw_tools": raw_tools,
     **{f"request.{name}": partial(request, registry.get(name)) for name in registry.names()},
-    **{f"answer.{name}": partial(answer, registry.get(name)) for name in registry.names()},
+    **{f"response.{name}": partial(translate_response, registry.get(name)) for name in registry.names()},
 }
 
 
 def seeds(target: str) -> Iterator[bytes]:
-    """Yield valid examples: the stories, and earlier findings."""
+    """Yield valid examples: the stories, and inputs that failed before."""
     kind, _, dialect = target.partition(".")
     if dialect:
         suffix = "request.json" if kind == "request" else "stream"
@@ -195,7 +195,7 @@ def seeds(target: str) -> Iterator[bytes]:
         yield from ("".join(text for _, text in case.content).encode() for case in CASES)
     else:
         dialects = ("anthropic", "openai") if kind == "sse" else ("bedrock", "kiro")
-        yield from itertools.chain.from_iterable(seeds(f"answer.{dialect}") for dialect in dialects)
+        yield from itertools.chain.from_iterable(seeds(f"response.{dialect}") for dialect in dialects)
     yield from crashes(target)
 
 

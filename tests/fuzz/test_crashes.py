@@ -1,4 +1,4 @@
-"""Earlier findings of the fuzzer, its seeds, and mutations of the seeds keep the promises of the targets."""
+"""The properties of the targets hold for inputs that failed before, for seeds, and for mutations of the seeds."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class EndlessUpstream:
         self.shape = shape
         self.go = threading.Event()  # no request is answered before it is set
         self.go.set()
-        self.requests = self.gone = 0
+        self.requests = self.disconnected = 0
         self.left = threading.Event()  # set when the gateway closes a connection
         self.sent = 0
         self.most = 64 * 1024 * 1024
@@ -35,9 +35,9 @@ class EndlessUpstream:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._respond, args=(connection,), daemon=True).start()
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _respond(self, connection: socket.socket) -> None:
         try:
             self._read(connection)
             self.requests += 1
@@ -51,7 +51,7 @@ class EndlessUpstream:
                 if self.sent > self.most:
                     return  # no one stopped the stream in time
         except OSError:
-            self.gone += 1
+            self.disconnected += 1
             self.left.set()
         finally:
             connection.close()

@@ -268,7 +268,7 @@ def wait_for_refusal(state: Path, request_id: str, seconds: float = 5.0) -> Refu
 
 def check_key(keys: KeyCheck, request: HttpRequest) -> None:
     """Check the key of a request as admission does: its head, then its body. Raises NotAuthorised."""
-    found = keys.known(request) or run_at_once(keys.find(request))
+    found = keys.find_known(request) or run_at_once(keys.find(request))
     if isinstance(found, SignatureClaim):
         found.check_body(request)
 

@@ -44,7 +44,7 @@ def recordings_in(state: Path) -> list[Recorded]:
 
 
 def wait_for_recordings(state: Path, count: int) -> list[Recorded]:
-    """Return all recorded requests; wait for so many, because they are written after the response."""
+    """Return all recorded requests; wait for `count` of them, because they are written after the response."""
     wait_until(lambda: len(recordings_in(state)) >= count)
     return recordings_in(state)
 

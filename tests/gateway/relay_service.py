@@ -1,4 +1,4 @@
-"""A service with the endpoints beside chat, which records what it receives: OpenAI's, Gemini's and Ollama's."""
+"""A service with the endpoints other than chat, which records what it receives: OpenAI's, Gemini's and Ollama's."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class RelayService:
         self.cut = False
 
 
-def _answer(path: str, body: bytes) -> Any:
+def _respond(path: str, body: bytes) -> Any:
     end = path.rpartition("/")[2].rpartition(":")[2]
-    answers: dict[str, Any] = {
+    responses: dict[str, Any] = {
         "embeddings": {**_LIST, "data": [{"object": "embedding", "index": 0, "embedding": VECTOR}], "model": "e"},
         "rerank": {"results": [{"index": 0, "relevance_score": 0.5}], "usage": {"total_tokens": 9}},
         "moderations": {"id": "m", "model": "mod", "results": [{"flagged": False, "categories": {}}]},
@@ -45,7 +45,7 @@ def _answer(path: str, body: bytes) -> Any:
         "batchEmbedContents": {"embeddings": [{"values": VECTOR}]},
         "embed": {"model": "e", "embeddings": [VECTOR], "prompt_eval_count": 5},
     }
-    return answers.get(end)
+    return responses.get(end)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -66,8 +66,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._stream("audio/mpeg", [SPEECH[:1000], SPEECH[1000:]])
         elif parts.path.endswith("/completions") or parts.path.endswith("/generate"):
             self._stream("text/event-stream", list(completion_events()))
-        elif (answer := _answer(parts.path, body)) is not None:
-            self._send("application/json", json.dumps(answer).encode(), 200)
+        elif (response := _respond(parts.path, body)) is not None:
+            self._send("application/json", json.dumps(response).encode(), 200)
         else:
             self._send("application/json", b'{"error":{"message":"no such endpoint"}}', 404)
 

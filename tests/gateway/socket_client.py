@@ -62,11 +62,11 @@ class MemoryTransport(asyncio.Transport):
         return 0
 
 
-def serve_bytes(answer: Callable[[HttpExchange], Coroutine[Any, Any, None]], raw: bytes) -> bytes:
-    """Return the bytes that a server with the handler `answer` writes to a client that sends `raw`."""
+def serve_bytes(handle: Callable[[HttpExchange], Coroutine[Any, Any, None]], raw: bytes) -> bytes:
+    """Return the bytes that a server with the handler `handle` writes to a client that sends `raw`."""
 
     async def serve() -> bytes:
-        connection, transport = ServerConnection(HttpServer(answer)), MemoryTransport()
+        connection, transport = ServerConnection(HttpServer(handle)), MemoryTransport()
         connection.connection_made(transport)
         connection.data_received(raw)
         for _ in range(3):
@@ -115,7 +115,7 @@ class SocketClient:
             headers[name] = value
         return int(line.split()[1]), headers
 
-    def answer(self) -> tuple[int, dict[str, str], bytes]:
+    def read_response(self) -> tuple[int, dict[str, str], bytes]:
         status, headers = self.head()
         if headers.get("transfer-encoding") != "chunked":
             return status, headers, self.file.read(int(headers["content-length"]))

@@ -139,7 +139,7 @@ def test_an_aws_client_signs_with_the_secret_of_its_key(tmp_path: Path) -> None:
         ):
             request = signed_request(converse_body(), secret=secret, signer=signer, path=path)
             with SocketClient(harness, first=b"".join(raw(request))) as client:
-                assert client.answer()[0] == expected
+                assert client.read_response()[0] == expected
         assert [row.key for row in accounts.rows(2)] == [key.id, "gateway"]
 
 
@@ -215,8 +215,8 @@ def test_a_used_up_budget_is_a_quota_error_that_is_not_retried(limit: str, words
         assert (status, body["error"]["type"], headers["x-should-retry"]) == (429, "billing_error", "false")
         assert words in body["error"]["message"] and "renews at" in body["error"]["message"]
         chat = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
-        status, _, answer = harness.request("/v1/chat/completions", chat, key=text)
-        assert (status, json.loads(answer)["error"]["code"]) == (429, "insufficient_quota")
+        status, _, response = harness.request("/v1/chat/completions", chat, key=text)
+        assert (status, json.loads(response)["error"]["code"]) == (429, "insufficient_quota")
         assert simulator.total == 0
         rows = accounts.rows(2)
     assert {row.outcome for row in rows} == {"refused"} and not any(row.tokens or row.attempts for row in rows)
@@ -247,8 +247,8 @@ def test_concurrency_counts_running_requests_only(tmp_path: Path) -> None:
         body = anthropic_body(MODEL, "hello", stream=True)
         with StreamClient(harness, "/v1/messages", body, key=text) as client:
             client.read_until(b"Well")
-            status, headers, answer = ask(harness, text)
-            assert status == 429 and "1 requests at once" in answer["error"]["message"]
+            status, headers, response = ask(harness, text)
+            assert status == 429 and "1 requests at once" in response["error"]["message"]
             assert int(headers["retry-after"]) >= 1
         wait_until(lambda: any(row.outcome == "gone" for row in accounts.rows(2)))
         with StreamClient(harness, "/v1/messages", body, key=text) as client:
@@ -307,10 +307,10 @@ def test_another_key_gets_nothing_of_a_stored_response(tmp_path: Path) -> None:
     with gateway_with_accounts(tmp_path, dialect="openai") as (harness, accounts, _):
         one, _ = accounts.create("one")
         two, _ = accounts.create("two")
-        answer = json.loads(harness.request("/v1/responses", {"model": "m", "input": "hello"}, key=one)[2])
+        response = json.loads(harness.request("/v1/responses", {"model": "m", "input": "hello"}, key=one)[2])
         path, follow = (
-            f"/v1/responses/{answer['id']}",
-            {"model": "m", "input": "on", "previous_response_id": answer["id"]},
+            f"/v1/responses/{response['id']}",
+            {"model": "m", "input": "on", "previous_response_id": response["id"]},
         )
         assert harness.request(path, method="GET", key=one)[0] == 200
         assert harness.request("/v1/responses", follow, key=one)[0] == 200
@@ -338,19 +338,19 @@ def test_the_cost_of_a_request_is_in_the_ledger_and_counts_against_a_budget(tmp_
     with gateway_with_accounts(tmp_path, dialect="openai", settings=settings) as (harness, accounts, simulator):
         text, key = accounts.create("one", "cost/month=0.01")
         body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 100}
-        status, _, answer = harness.request("/v1/chat/completions", body, key=text)
-        assert status == 200, answer
+        status, _, response = harness.request("/v1/chat/completions", body, key=text)
+        assert status == 200, response
         [row] = accounts.rows()
         assert row.cost == 1000 * (2 * row.input_tokens + 10 * row.output_tokens) > 0
         assert len(row.price_version) == 12
         assert accounts.run(lambda store: store.used((f"key:{key.id}", "cost", "month")))[0] == row.cost
         assert harness.log_lines()[0]["cost_nanodollars"] == row.cost
         expensive = {**body, "max_tokens": 100_000}  # a reply of 4,096 tokens is expected: 4.096 cents
-        status, _, answer = harness.request("/v1/chat/completions", expensive, key=text)
-        assert status == 429 and "may use 0.01 dollars a month" in json.loads(answer)["error"]["message"]
+        status, _, response = harness.request("/v1/chat/completions", expensive, key=text)
+        assert status == 429 and "may use 0.01 dollars a month" in json.loads(response)["error"]["message"]
         other = {**body, "model": "another"}
-        status, _, answer = harness.request("/v1/chat/completions", other, key=text)
-        assert status == 403 and "is not known: add it to a price file" in json.loads(answer)["error"]["message"]
+        status, _, response = harness.request("/v1/chat/completions", other, key=text)
+        assert status == 403 and "is not known: add it to a price file" in json.loads(response)["error"]["message"]
         assert simulator.total == 1
         assert harness.request("/v1/chat/completions", other, key=KEY)[0] == 200
         assert accounts.rows(4)[-1].cost is None
@@ -376,12 +376,12 @@ def test_running_streams_of_a_revoked_key_end_or_finish(setting: str, tmp_path: 
         with StreamClient(harness, "/v1/messages", body, key=text) as client:
             client.read_until(b"Well")
             accounts.run(lambda store: management.revoke_key(store, "one"))
-            answer = client.read_all()
+            response = client.read_all()
         [row] = accounts.rows()
     if setting == "finish":
-        assert b"message_stop" in answer and b"done" in answer and row.outcome == "ok"
+        assert b"message_stop" in response and b"done" in response and row.outcome == "ok"
     else:
-        assert b"was revoked" in answer and b"done" not in answer and row.outcome == "cut"
+        assert b"was revoked" in response and b"done" not in response and row.outcome == "cut"
 
 
 @pytest.mark.parametrize("setting", ["finish", "end"])

@@ -288,9 +288,9 @@ def test_a_body_far_over_the_limit_is_not_read(harness: GatewayHarness) -> None:
 @pytest.mark.parametrize("body", [b"{", b"[]", b"null", b"[" * 90_000, b'{"model": 1, "messages": 3}'])
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/model/m/converse"])
 def test_an_invalid_body_is_a_400_of_the_dialect(harness: GatewayHarness, path: str, body: bytes) -> None:
-    status, _, answer = harness.request(path, body)
+    status, _, response = harness.request(path, body)
     assert status == 400
-    json.loads(answer)
+    json.loads(response)
 
 
 def test_a_deeply_nested_body_is_refused(harness: GatewayHarness) -> None:

@@ -178,8 +178,8 @@ def send(
     harness: GatewayHarness, body: bytes, headers: dict[str, str], path: str = PATH, method: str = "POST"
 ) -> tuple[int, bytes]:
     named_headers = {name.replace("-", "_"): value for name, value in headers.items()}
-    status, _, answer = harness.request(path, body, method=method, key=None, **named_headers)
-    return status, answer
+    status, _, response = harness.request(path, body, method=method, key=None, **named_headers)
+    return status, response
 
 
 def test_a_stored_response_is_found_with_every_form_of_the_key(tmp_path: Path) -> None:
@@ -191,13 +191,13 @@ def test_a_stored_response_is_found_with_every_form_of_the_key(tmp_path: Path) -
         first = json.dumps({"model": "m", "input": "hello"}).encode()
         responses = [send(harness, first, headers) for headers in key_headers(harness, first)]
         assert [status for status, _ in responses] == [200] * len(responses)
-        for _, answer in responses:
-            answer_id = json.loads(answer)["id"]
-            body = json.dumps({"model": "m", "input": "go on", "previous_response_id": answer_id}).encode()
+        for _, response in responses:
+            response_id = json.loads(response)["id"]
+            body = json.dumps({"model": "m", "input": "go on", "previous_response_id": response_id}).encode()
             for headers in key_headers(harness, body):
                 status, answered = send(harness, body, headers)
                 assert status == 200, answered
-            path = f"{PATH}/{answer_id}"
+            path = f"{PATH}/{response_id}"
             signed = aws(harness, b"", path=path, method="GET")
             assert send(harness, b"", signed, path, "GET")[0] == 200
 

@@ -176,7 +176,8 @@ def counters(harness: GatewayHarness, connections: ConnectionRegistry) -> dict[s
         "by peer": load.by_peer,
         "live": len(gateway._live),
         "unproven": [
-            len(pool) or pool.load.requests or pool.load.request_bytes or pool.load.response_bytes for pool in pools
+            len(pool) or pool.budget.requests or pool.budget.request_bytes or pool.budget.response_bytes
+            for pool in pools
         ],
         "connections": len(connections),
         "connections by peer": connections._by_peer,
@@ -220,5 +221,5 @@ def test_all_counters_are_released_when_the_gateway_stops(
             wait_until(lambda: gateway.memory_budget.requests >= 5 and gateway._admission._unproven._new)
         load, pool = gateway.memory_budget, gateway._admission._unproven._new
         assert (load.requests, load.request_bytes, load.response_bytes, load.by_peer) == (0, 0, 0, {})
-        assert (len(pool), pool.load.requests, pool.load.request_bytes) == (0, 0, 0)
+        assert (len(pool), pool.budget.requests, pool.budget.request_bytes) == (0, 0, 0)
         assert not gateway._live

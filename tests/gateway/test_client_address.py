@@ -53,7 +53,7 @@ def client_of(harness: GatewayHarness, source: str, *lines: str, first: bytes = 
     """Return the client address in the log line of an answered request."""
     before = len(harness.log_lines(0))
     with SocketClient(harness, source, first=first + request_bytes("hello", *lines)) as client:
-        assert client.answer()[0] == 200
+        assert client.read_response()[0] == 200
     return str(harness.log_lines(before + 1)[-1]["client"])
 
 
@@ -64,10 +64,10 @@ def test_the_log_contains_the_client_address(simulator: Simulator, tmp_path: Pat
             assert client_of(harness, source) == source
             assert client_of(harness, source, "x-forwarded-for: 192.0.2.1") == source
         with SocketClient(harness, STRANGER, first=request_bytes(key="wrong")) as client:
-            assert client.answer()[0] == 401
+            assert client.read_response()[0] == 401
         assert harness.log_lines(5)[-1]["client"] == STRANGER
         with SocketClient(harness, first=V1 + request_bytes()) as client:
-            assert client.answer()[0] == 400
+            assert client.read_response()[0] == 400
 
 
 def test_x_forwarded_for_counts_from_trusted_peers_only(simulator: Simulator, tmp_path: Path) -> None:
@@ -115,14 +115,14 @@ def test_the_proxy_protocol_is_read_from_trusted_peers_only(simulator: Simulator
         assert client_of(harness, STRANGER) == STRANGER
         for source, first in ((PROXY, b""), (STRANGER, V1), (STRANGER, V2)):
             with SocketClient(harness, source, first=first + request_bytes()) as client:
-                assert client.answer()[0] == 400
+                assert client.read_response()[0] == 400
         before = len(harness.log_lines())
         with SocketClient(harness, PROXY) as slow:  # sent in pieces, with a second request on the same connection
             for byte in V1:
                 slow.send(bytes((byte,)))
             for _ in range(2):
                 slow.send(request_bytes())
-                assert slow.answer()[0] == 200
+                assert slow.read_response()[0] == 200
         assert [line["client"] for line in harness.log_lines(before + 2)[-2:]] == ["192.0.2.7"] * 2
 
 
@@ -179,7 +179,7 @@ def test_connections_without_a_proxy_header_are_limited(monkeypatch: pytest.Monk
         ExitStack() as stack,
     ):
         admitted = stack.enter_context(SocketClient(harness, first=request_bytes()))
-        assert admitted.answer()[0] == 200
+        assert admitted.read_response()[0] == 200
         shapes = (
             b"PROXY",
             b"\r\n\r\n\x00",
@@ -189,12 +189,12 @@ def test_connections_without_a_proxy_header_are_limited(monkeypatch: pytest.Monk
         idle = [stack.enter_context(SocketClient(harness, FRONT, first=shape)) for shape in shapes * 5]
         for _ in range(3):
             with SocketClient(harness, FRONT, first=request_via_proxy("192.0.2.2") + request_bytes()) as client:
-                assert client.answer()[0] == 200
+                assert client.read_response()[0] == 200
         [connections] = open_registries()
         assert len(connections) <= 4
         assert idle[0].is_closed()
         admitted.send(request_bytes())
-        assert admitted.answer()[0] == 200
+        assert admitted.read_response()[0] == 200
 
 
 def test_a_client_behind_a_proxy_has_the_limit_of_one_client(tmp_path: Path) -> None:
@@ -210,12 +210,12 @@ def test_a_client_behind_a_proxy_has_the_limit_of_one_client(tmp_path: Path) -> 
                     SocketClient(harness, FRONT, first=request_via_proxy("192.0.2.1") + request_bytes())
                 )
             )
-            assert clients[-1].answer()[0] == 200
+            assert clients[-1].read_response()[0] == 200
         assert clients[0].is_closed() and clients[1].is_closed()
         with SocketClient(harness, FRONT, first=request_via_proxy("192.0.2.2") + request_bytes()) as other:
-            assert other.answer()[0] == 200
+            assert other.read_response()[0] == 200
         clients[3].send(request_bytes())
-        assert clients[3].answer()[0] == 200
+        assert clients[3].read_response()[0] == 200
 
 
 def test_proxies_and_the_limit_of_one_client_are_reloaded(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_proxies_and_the_limit_of_one_client_are_reloaded(tmp_path: Path) -> Non
     through = request_via_proxy("192.0.2.1") + request_bytes()
     with gateway_with_simulator("", tmp_path) as (harness, simulator), ExitStack() as stack:
         with SocketClient(harness, FRONT, first=through) as client:
-            assert client.answer()[0] == 400
+            assert client.read_response()[0] == 400
         text = upstream_config("one", "anthropic", simulator.url)
         config = parse_config(text, server__limits__peer_connections=2, **FLAGS)
         loop = harness.running.loop
@@ -232,7 +232,7 @@ def test_proxies_and_the_limit_of_one_client_are_reloaded(tmp_path: Path) -> Non
         clients = []
         for _ in range(3):
             clients.append(stack.enter_context(SocketClient(harness, FRONT, first=through)))
-            assert clients[-1].answer()[0] == 200
+            assert clients[-1].read_response()[0] == 200
         wait_until(clients[0].is_closed)
 
 
@@ -291,15 +291,15 @@ def test_connections_without_a_valid_key_are_closed_first(monkeypatch: pytest.Mo
         ExitStack() as stack,
     ):
         admitted = stack.enter_context(SocketClient(harness, first=request_bytes()))
-        assert admitted.answer()[0] == 200
+        assert admitted.read_response()[0] == 200
         shapes = (b"", PROBE[:20], head(1000, key="wrong"), head(10, "authorization: AWS4-HMAC-SHA256 x", key=""))
         idle = [stack.enter_context(SocketClient(harness, first=shape)) for shape in shapes * 5]
         for _ in range(3):
             with SocketClient(harness, first=request_bytes()) as client:
-                assert client.answer()[0] == 200
+                assert client.read_response()[0] == 200
         assert idle[1].is_closed()
         admitted.send(request_bytes())  # a connection with a valid request is not closed in favour of one without
-        assert admitted.answer()[0] == 200
+        assert admitted.read_response()[0] == 200
 
 
 def test_connections_with_running_requests_are_never_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_the_oldest_idle_connection_is_closed_when_all_had_a_valid_key(
     ):
         for _ in range(8):
             client = stack.enter_context(SocketClient(harness, first=request_bytes()))
-            assert client.answer()[0] == 200
+            assert client.read_response()[0] == 200
 
 
 def test_one_peer_has_a_limit_of_connections(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_one_peer_has_a_limit_of_connections(tmp_path: Path) -> None:
         idle = stack.enter_context(SocketClient(harness, "127.0.0.2", first=PROBE[:20]))
         for _ in range(100):  # the first may arrive before the idle connection was read
             with SocketClient(harness, "127.0.0.2", first=PROBE) as client:
-                assert client.answer()[0] == 200
+                assert client.read_response()[0] == 200
             if select.select([idle.socket], [], [], 0.05)[0]:
                 break
         assert idle.is_closed()
@@ -410,7 +410,7 @@ def test_one_peer_has_a_limit_of_running_requests(tmp_path: Path) -> None:
         streams = [stack.enter_context(SocketClient(harness, first=request_bytes(stream=True))) for _ in range(2)]
         assert [stream.head()[0] for stream in streams] == [200, 200]
         with SocketClient(harness, first=request_bytes()) as third:
-            status, headers, body = third.answer()
+            status, headers, body = third.read_response()
             assert (status, headers["retry-after"], b"server.limits.peer_requests" in body) == (529, "1", True)
         other = stack.enter_context(SocketClient(harness, "127.0.0.2", first=request_bytes(stream=True)))
         assert other.head()[0] == 200
@@ -443,10 +443,10 @@ def test_an_ipv6_peer_is_counted_by_its_network() -> None:
 def test_bytes_received_during_a_slow_turn_are_read_before_deadlines_are_checked() -> None:
     """Regression: a slow loop iteration made deadlines expire before received bytes were read."""
 
-    async def answer(_: Exchange[MemoryAccount]) -> None: ...
+    async def respond(_: Exchange[MemoryAccount]) -> None: ...
 
     async def response_after_slow_turn(comes: bool) -> bytes:
-        carrier, wire = HttpServer(answer), MemoryTransport()
+        carrier, wire = HttpServer(respond), MemoryTransport()
         now = 1000.0
         carrier.clock = lambda: now
         client = ServerConnection(carrier)

@@ -124,8 +124,8 @@ def wait_for(true: Callable[[], bool]) -> None:
 
 def test_serve_needs_no_configuration_prints_client_settings_and_ends_on_sigterm(home: UserHome) -> None:
     with home.serving() as served:
-        status, _, answer = served.say("Hello there.")
-        assert (status, answer["role"]) == (200, "assistant")
+        status, _, reply = served.say("Hello there.")
+        assert (status, reply["role"]) == (200, "assistant")
         code, printed = served.end(signal.SIGTERM)
     assert code == 0
     assert f"ANTHROPIC_BASE_URL={served.url} ANTHROPIC_AUTH_TOKEN=" in printed

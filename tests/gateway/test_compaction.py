@@ -24,19 +24,19 @@ REQUEST: dict[str, Any] = {"model": MODEL, "instructions": "You code.", "tools":
 
 
 def by_endpoint(harness: GatewayHarness) -> Any:
-    status, headers, answer = harness.request("/v1/responses/compact", {**REQUEST, "input": HISTORY})
+    status, headers, response = harness.request("/v1/responses/compact", {**REQUEST, "input": HISTORY})
     assert (status, headers["dragoman-upstream"]) == (200, "one")
     assert {line["operation"] for line in harness.log_lines(2)} == {"generate", "compact"}
-    compacted = json.loads(answer)
+    compacted = json.loads(response)
     assert (compacted["object"], compacted["usage"]["output_tokens"] > 0) == ("response.compaction", True)
     return compacted
 
 
 def by_item(harness: GatewayHarness) -> Any:
     items = [*HISTORY, {"type": "compaction_trigger"}]
-    status, _, answer = harness.request("/v1/responses", {**REQUEST, "input": items, "store": False})
+    status, _, response = harness.request("/v1/responses", {**REQUEST, "input": items, "store": False})
     assert status == 200
-    return json.loads(answer)
+    return json.loads(response)
 
 
 def by_session(harness: GatewayHarness) -> Any:
@@ -53,11 +53,11 @@ def test_a_conversation_goes_on_with_its_summary(tmp_path: Path, upstream: str, 
         assert (item["type"], simulator.total) == ("compaction", 1)
         asked = {"type": "message", "role": "user", "content": "Go on."}
         body = {**REQUEST, "input": [*HISTORY[:1], item, asked], "store": False}
-        status, _, answer = harness.request("/v1/responses", body)
-        assert (status, simulator.total) == (200, 2), answer
+        status, _, response = harness.request("/v1/responses", body)
+        assert (status, simulator.total) == (200, 2), response
         sent = simulator.requests[1].body.decode()
     assert SUMMARY in sent and "it is 42." in sent
-    assert "Done." in answer.decode()
+    assert "Done." in response.decode()
 
 
 def test_errors_pass(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def chat(**more: Any) -> dict[str, Any]:
 
 PROGRAMS = (
     Program(
-        "Cursor agent",  # a Responses body on Chat's path; the answer is expected as chat chunks
+        "Cursor agent",  # a Responses body on Chat's path; the response is expected as chat chunks
         CHAT,
         {
             "model": MODEL,

@@ -1,4 +1,4 @@
-"""`dragoman explain` shows what was really sent, names rule 49 and overload, and works for any recent request."""
+"""`dragoman explain` shows what was really sent, names rule 49 of docs/dialects/kiro.md and overload, and works for any recent request."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_report_has_what_every_upstream_received(client: str, dialect: str, 
     assert dialect == "kiro" or ("user-agent", "mine") in report.sent.headers  # the login of Kiro sets its own
 
 
-# --- rule 49
+# --- rule 49 of docs/dialects/kiro.md
 
 
 def test_rule_49_is_named_for_a_missing_profile(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_rule_49_is_named_for_a_missing_profile(tmp_path: Path) -> None:
         _, headers, _ = harness.request("/v1/messages", anthropic_body(MODEL))
         report = wait_for_refusal(tmp_path, headers["x-request-id"], 60.0)
     assert report is not None
-    words = "it is missing, and the service requires it here (rule 49)"
+    words = "it is missing, and the service requires it here (docs/dialects/kiro.md, rule 49)"
     assert f"MOST LIKELY: kiro.body.profile_arn at profileArn: {words}" in render_report(report, 300)
 
 
@@ -120,7 +120,7 @@ def test_rule_49_is_named_for_a_profile_of_another_login(tmp_path: Path) -> None
     shown = render_report(report, 300)
     assert "CREDENTIAL: " in shown and "breaks no known rule" not in shown
     assert (
-        "perhaps: kiro.body.profile_arn at profileArn: it may be a profile that this login cannot use (rule 49)"
+        "perhaps: kiro.body.profile_arn at profileArn: it may be a profile that this login cannot use (docs/dialects/kiro.md, rule 49)"
         in shown
     )
 
@@ -164,15 +164,15 @@ def test_an_error_that_the_request_did_not_cause_is_called_by_its_name(kind: str
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         'status = 429\nmessage = "I am experiencing high traffic"\nreason = "INSUFFICIENT_MODEL_CAPACITY"',
         'status = 503\nmessage = "no"',
         'status = 500\nmessage = "Encountered unexpectedly high load when processing the request"',
     ],
 )
-def test_an_overload_is_called_overload(answer: str, tmp_path: Path) -> None:
-    script = f'then = "last"\n[[turn]]\n{answer}'
+def test_an_overload_is_called_overload(response: str, tmp_path: Path) -> None:
+    script = f'then = "last"\n[[turn]]\n{response}'
     with (
         running_simulator("kiro", script=parse_script(script)) as simulator,
         start_gateway(upstream_config("one", "kiro", simulator.url), tmp_path) as harness,

@@ -388,14 +388,14 @@ def test_dragoman_models_asks_the_running_gateway_or_the_upstreams(home: UserHom
         file = home.path / ".config/dragoman/config.toml"
         file.parent.mkdir(parents=True)
         file.write_text(vllm(simulator.url) + '[[routes]]\nmatch = "alias"\nupstream = "box"\nmodel = "sim-model"\n')
-        alone = home.run("models", "--json", K="k")
+        lone_upstream = home.run("models", "--json", K="k")
         assert simulator.total == 1
         with home.serving(K="k"):
             document = json.loads(home.run("models", "--json").stdout)  # without the key: the gateway has it
             page = home.run("models")
         offline = json.loads(home.run("models", "--json", "--offline").stdout)
     assert [(row["id"], row["source"]) for row in document["models"]] == [("alias", "route"), ("sim-model", "target")]
-    assert json.loads(alone.stdout)["models"] == document["models"]
+    assert json.loads(lone_upstream.stdout)["models"] == document["models"]
     assert document["upstreams"][0]["list"]["models"] == 1
     assert re.search(r"^alias +box as sim-model +a route$", page.stdout, re.MULTILINE), page.stdout
     assert [row["id"] for row in offline["models"]] == ["alias", "sim-model"]

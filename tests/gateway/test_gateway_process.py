@@ -44,8 +44,8 @@ def test_with_no_configuration_every_dialect_is_simulated(tmp_path: Path) -> Non
     with start_gateway("", tmp_path) as harness:
         with anthropic.Anthropic(api_key=KEY, base_url=harness.url, max_retries=0) as client:
             for model in ("claude-sonnet-4.5", "sim-anthropic", "sim-openai", "sim-bedrock", "gpt-unheard-of"):
-                answer: Any = client.messages.create(**anthropic_body(model))
-                assert answer.content[0].text == "You said: hello"
+                response: Any = client.messages.create(**anthropic_body(model))
+                assert response.content[0].text == "You said: hello"
         assert [line["upstream_dialect"] for line in harness.log_lines(5)] == [
             "kiro",
             "anthropic",

@@ -176,10 +176,10 @@ def gateway_with_failing_stream(dialect: str, tmp_path: Path) -> Iterator[Gatewa
         yield harness
 
 
-def plain_events(answer: bytes) -> list[Any]:
+def plain_events(reply: bytes) -> list[Any]:
     """Return the events that a plain SSE reader sees; it ignores lines other than `data:`."""
     events, data = [], []
-    for line in answer.decode().replace("\r\n", "\n").split("\n"):
+    for line in reply.decode().replace("\r\n", "\n").split("\n"):
         if line.startswith("data:"):
             data.append(line[5:].strip())
         elif not line and data:
@@ -192,8 +192,8 @@ def plain_events(answer: bytes) -> list[Any]:
 def test_a_plain_reader_of_events_sees_the_error(dialect: str, tmp_path: Path) -> None:
     """Regression: the error was a bare line of JSON, which such a reader ignores, so the stream seemed complete."""
     with gateway_with_failing_stream(dialect, tmp_path) as harness:
-        _, _, answer = harness.request(f"{PATH}?alt=sse", ASK)
-        events = plain_events(answer)
+        _, _, reply = harness.request(f"{PATH}?alt=sse", ASK)
+        events = plain_events(reply)
         assert "error" in events[-1] and events[-1]["error"]["code"] >= 500
         assert all("error" not in event for event in events[:-1])
 
@@ -206,16 +206,16 @@ def test_a_bare_error_of_a_gemini_upstream_is_reported_too(indent: int | None, e
         fixed_response_server(raw) as url,
         start_gateway(upstream_config("one", "gemini", url), tmp_path, server__hold=0) as harness,
     ):
-        _, _, answer = harness.request(f"{PATH}?alt=sse", ASK)
-        first, last = plain_events(answer)
+        _, _, reply = harness.request(f"{PATH}?alt=sse", ASK)
+        first, last = plain_events(reply)
         assert first["candidates"][0]["content"]["parts"] == [{"text": "Begin."}]
         assert last == ERROR  # the complete error
 
 
 def test_a_stream_as_an_array_has_the_error_as_its_last_element(tmp_path: Path) -> None:
     with gateway_with_failing_stream("anthropic", tmp_path) as harness:
-        _, _, answer = harness.request(PATH, ASK)
-        assert "error" in json.loads(answer)[-1]
+        _, _, reply = harness.request(PATH, ASK)
+        assert "error" in json.loads(reply)[-1]
 
 
 def test_googles_python_sdk_raises(tmp_path: Path) -> None:

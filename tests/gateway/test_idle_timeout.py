@@ -104,30 +104,30 @@ EACH = [(dialect, number) for dialect, signs in SIGNS.items() for number in rang
 
 
 @pytest.mark.parametrize(("dialect", "number"), EACH)
-@pytest.mark.parametrize("passing", [True, False])
-def test_a_keep_alive_does_not_count_as_content(dialect: str, number: int, passing: bool) -> None:
+@pytest.mark.parametrize("is_pass_through", [True, False])
+def test_a_keep_alive_does_not_count_as_content(dialect: str, number: int, is_pass_through: bool) -> None:
     it, sign = registry.get(dialect), SIGNS[dialect][number]
     translation_plan = plan(it, it, Conversation("m", ()))
-    answer = PassThrough(translation_plan) if passing else ResponseTranslator(translation_plan)
-    answer.feed(BEGIN[dialect])
-    answer.feed(sign)
-    before = answer.quiet_chunks
+    response = PassThrough(translation_plan) if is_pass_through else ResponseTranslator(translation_plan)
+    response.feed(BEGIN[dialect])
+    response.feed(sign)
+    before = response.quiet_chunks
     for _ in range(5):
-        answer.feed(sign)
-    assert answer.quiet_chunks == before + 5
+        response.feed(sign)
+    assert response.quiet_chunks == before + 5
     if dialect in CONTENT:
-        answer.feed(CONTENT[dialect])
-        assert answer.quiet_chunks == before + 5
+        response.feed(CONTENT[dialect])
+        assert response.quiet_chunks == before + 5
 
 
 def test_growing_token_counts_are_content() -> None:
     """A model whose reasoning is hidden shows its progress by token counts."""
     it = registry.get("gemini")
-    answer = ResponseTranslator(plan(it, it, Conversation("m", ())))
-    answer.feed(BEGIN["gemini"])
+    response = ResponseTranslator(plan(it, it, Conversation("m", ())))
+    response.feed(BEGIN["gemini"])
     for count in range(5, 10):
-        answer.feed(sse(_USAGE.replace("3", str(count))))
-    assert answer.quiet_chunks == 0
+        response.feed(sse(_USAGE.replace("3", str(count))))
+    assert response.quiet_chunks == 0
 
 
 @contextmanager
@@ -139,9 +139,9 @@ def keep_alive_service(begin: bytes, sign: bytes, kind: str) -> Iterator[str]:
         with suppress(OSError):
             while True:
                 connection, _ = listening.accept()
-                threading.Thread(target=answer, args=(connection,), daemon=True).start()
+                threading.Thread(target=respond, args=(connection,), daemon=True).start()
 
-    def answer(connection: socket.socket) -> None:
+    def respond(connection: socket.socket) -> None:
         with connection, suppress(OSError):
             connection.settimeout(0.02)
             connection.recv(65536)
@@ -174,9 +174,9 @@ def test_a_stream_of_keep_alives_ends_with_the_timeout_error_of_the_client(diale
         start_gateway(upstream_config("one", dialect, url, _MORE), tmp_path) as harness,
         ThreadPoolExecutor(len(STREAM_REQUESTS)) as clients,
     ):
-        for _, _, answer in clients.map(lambda path: harness.request(path, STREAM_REQUESTS[path]), STREAM_REQUESTS):
-            assert b"no content" in answer, answer
-            assert url.encode() not in answer and b"the upstream one" in answer
+        for _, _, response in clients.map(lambda path: harness.request(path, STREAM_REQUESTS[path]), STREAM_REQUESTS):
+            assert b"no content" in response, response
+            assert url.encode() not in response and b"the upstream one" in response
         assert {line["outcome"] for line in harness.log_lines(len(STREAM_REQUESTS))} <= {"broken", "failed"}
 
 
@@ -191,8 +191,8 @@ def test_whitespace_before_a_whole_response_is_not_content(dialect: str, tmp_pat
         start_gateway(upstream_config("one", dialect, url, _MORE), tmp_path) as harness,
     ):
         for path, body in cases:
-            status, _, answer = harness.request(path, body)
-            assert (status, b"no content" in answer) == (504, True), answer
+            status, _, response = harness.request(path, body)
+            assert (status, b"no content" in response) == (504, True), response
 
 
 # --- upstream errors are reported at once, counted by upstream, bounded, and without addresses
@@ -216,9 +216,9 @@ def test_after_a_401_every_client_gets_an_error_at_once_with_name_and_reason(
     """Regression: the second request waited 15 s, and was then sent to the upstream again."""
     with gateway_with_one_refusal(tmp_path, 401) as (harness, simulator):
         assert harness.request("/v1/messages", REQUESTS["/v1/messages"])[0] == 401
-        status, headers, answer = harness.request(path, body)
+        status, headers, response = harness.request(path, body)
         assert status in (401, 403)  # Bedrock has no 401; its SDK does not retry 403 either
-        assert b"the upstream one" in answer and b"this is why" in answer and b"until" in answer
+        assert b"the upstream one" in response and b"this is why" in response and b"until" in response
         assert simulator.total == 1, "the upstream was asked again"
         assert "retry-after" not in headers
 
@@ -307,9 +307,9 @@ def test_a_client_gets_a_retry_after_of_one_day_at_most(
         fixed_response_server(raw.encode()) as url,
         start_gateway(upstream_config("one", "anthropic", url), tmp_path) as harness,
     ):
-        _, headers, answer = harness.request(path, body)
+        _, headers, response = harness.request(path, body)
         assert 0 <= int(headers["retry-after"]) <= MAX_RETRY_AFTER
-        assert delay.encode() not in answer
+        assert delay.encode() not in response
 
 
 @pytest.mark.parametrize("delay", ["-5", "nan", "inf", "soon", "", "-inf", "0x10", "٣"])
@@ -327,7 +327,7 @@ def test_an_invalid_retry_after_is_not_forwarded(delay: str, tmp_path: Path) -> 
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 BROKEN: dict[str, bytes] = {
-    "no answer": b"",
+    "no response": b"",
     "not HTTP": b"hello there\r\n\r\n",
     "half a head": b"HTTP/1.1 200 OK\r\ncontent-",
     "half a body": HEAD + b"content-length: 100\r\n\r\n{",
@@ -338,9 +338,9 @@ BROKEN: dict[str, bytes] = {
 }
 
 
-def address_in(answer: bytes, url: str) -> bool:
+def address_in(response: bytes, url: str) -> bool:
     host, _, port = url.removeprefix("http://").partition(":")
-    text = answer.decode("utf-8", "replace")
+    text = response.decode("utf-8", "replace")
     return host in text or port in text or "10.9.8.7" in text
 
 
@@ -352,10 +352,10 @@ def test_no_client_error_contains_an_address(path: str, body: dict[str, Any], wh
         fixed_response_server(BROKEN[what]) as url,
         start_gateway(upstream_config("one", "anthropic", url), tmp_path) as harness,
     ):
-        status, _, answer = harness.request(path, body)
+        status, _, response = harness.request(path, body)
         assert status >= 500
-        assert not address_in(answer, url), answer
-        assert b"one" in answer
+        assert not address_in(response, url), response
+        assert b"one" in response
         [line] = harness.log_lines()
         assert line["error"]
 
@@ -366,8 +366,8 @@ def test_a_refused_connection_names_the_upstream_to_the_client_and_the_address_i
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with start_gateway(upstream_config("one", "openai", url), tmp_path) as harness:
             for path, body in [*REQUESTS.items(), *STREAM_REQUESTS.items()]:
-                _, _, answer = harness.request(path, body)
-                assert b"the upstream one" in answer and not address_in(answer, url), answer
+                _, _, response = harness.request(path, body)
+                assert b"the upstream one" in response and not address_in(response, url), response
             assert url.removeprefix("http://") in harness.log_lines()[0]["error"]
 
 
@@ -390,8 +390,8 @@ def test_an_upstream_message_with_its_own_address_is_redacted(streamed: bool, tm
         fixed_response_server(raw) as url,
         start_gateway(upstream_config("one", "anthropic", url), tmp_path) as harness,
     ):
-        _, _, answer = harness.request("/v1/messages", anthropic_body(MODEL, stream=streamed))
-        assert b"10.9.8.7" not in answer and b"no route" in answer
+        _, _, response = harness.request("/v1/messages", anthropic_body(MODEL, stream=streamed))
+        assert b"10.9.8.7" not in response and b"no route" in response
 
 
 @pytest.mark.parametrize(
@@ -428,8 +428,8 @@ def test_a_redirect_is_an_error_at_once_and_counts_against_its_upstream(tmp_path
         start_gateway(upstream_config("one", "anthropic", url), tmp_path) as harness,
     ):
         for _ in range(5):
-            status, _, answer = harness.request("/v1/messages", REQUESTS["/v1/messages"])
-            assert (status, b"redirect" in answer) == (502, True)
+            status, _, response = harness.request("/v1/messages", REQUESTS["/v1/messages"])
+            assert (status, b"redirect" in response) == (502, True)
         assert [line["attempts"] for line in harness.log_lines(5)] == [1] * 5  # no request is retried
-        status, _, answer = harness.request("/v1/messages", REQUESTS["/v1/messages"])
-        assert (status, b"is in cooldown until" in answer) == (529, True)
+        status, _, response = harness.request("/v1/messages", REQUESTS["/v1/messages"])
+        assert (status, b"is in cooldown until" in response) == (529, True)

@@ -42,8 +42,8 @@ def test_init_then_serve_answers_a_request(home: UserHome) -> None:
         assert home.run("config", "check", MOONSHOT_API_KEY="sk-secret").returncode == 0
         more = {"MOONSHOT_API_KEY": "sk-secret", "DRAGOMAN_UPSTREAMS__MOONSHOT__BASE_URL": service.url}
         with home.serving(**more) as served:
-            status, _, answer = served.say("Hello there.", "claude-haiku-4-5")
-        assert (status, answer["content"][0]["text"]) == (200, "You said: Hello there.")
+            status, _, response = served.say("Hello there.", "claude-haiku-4-5")
+        assert (status, response["content"][0]["text"]) == (200, "You said: Hello there.")
         assert json.loads(service.requests[-1].body)["model"] == DEFAULT_MODELS["moonshot"]
 
 

@@ -156,9 +156,9 @@ def test_a_conversation_is_continued_by_its_id(
         previous = None
         for words in ("first", "second", "third"):
             body = {"model": "to-openai", "input": words} | ({"previous_response_id": previous} if previous else {})
-            status, _, answer = harness.request("/v1/responses", body)
+            status, _, response = harness.request("/v1/responses", body)
             assert status == 200
-            previous = json.loads(answer)["id"]
+            previous = json.loads(response)["id"]
         sent.append(json.loads(simulators["openai"].requests[-1].body)["messages"])
     assert sent[0] == sent[1]
     assert [each["content"] for each in sent[1] if each["role"] == "user"] == ["first", "second", "third"]
@@ -453,9 +453,9 @@ def test_a_conversation_that_grew_by_small_requests_is_planned_by_the_job_proces
             sent = {"model": "m", "input": f"{number}" * 2000} | (
                 {"previous_response_id": previous} if previous else {}
             )
-            status, _, answer = harness.request("/v1/responses", sent)
+            status, _, response = harness.request("/v1/responses", sent)
             assert status == 200
-            previous = json.loads(answer)["id"]
+            previous = json.loads(response)["id"]
             started.append(harness.running.gateway.job_process.started)
         sent = json.loads(simulator.requests[-1].body)["messages"]
         assert [each["content"][0] for each in sent if each["role"] == "user"] == ["0", "1", "2", "3"]

@@ -1,4 +1,4 @@
-"""The Kiro tool flow of document 000 end to end: a gateway, a stored token, tool results, the strict simulator."""
+"""The Kiro tool flow of docs/mission.md, document 000, end to end: a gateway, a stored token, tool results, the strict simulator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from dragoman.simulator import Simulator, running_simulator
 from tests.gateway.harness import TOOL_SCHEMA, GatewayHarness, start_gateway
 
-ARN = "arn:aws:codewhisperer:us-east-1:699475941385:profile/test"  # the profile of the mock token in document 000
+ARN = "arn:aws:codewhisperer:us-east-1:699475941385:profile/test"  # the profile of the mock token (docs/mission.md, row 000.14)
 QUESTION = 'What\'s the weather in New York? Call get_weather {"city": "New York"}'
 RESULTS: dict[str, Any] = {
     "TS1.1": "The weather is sunny and 75°F",
@@ -46,13 +46,13 @@ def harness(simulator: Simulator, tmp_path: Path) -> Iterator[GatewayHarness]:
 def ask(harness: GatewayHarness, path: str, body: dict[str, Any]) -> dict[str, Any]:
     status, _, raw = harness.request(path, body)
     assert status == 200, raw
-    answer: dict[str, Any] = json.loads(raw)
-    return answer
+    response: dict[str, Any] = json.loads(raw)
+    return response
 
 
 @pytest.mark.parametrize("scenario", sorted(RESULTS))
 def test_kiro_executor_with_tool_results(harness: GatewayHarness, simulator: Simulator, scenario: str) -> None:
-    """Anthropic → Kiro → Anthropic, with the `tool` role and every shape of content that document 000 lists."""
+    """Anthropic → Kiro → Anthropic, with the `tool` role and every shape of content that docs/mission.md lists for document 000."""
     messages: list[Any] = [{"role": "user", "content": QUESTION}]
     body = {"model": "claude-sonnet-4-5", "max_tokens": 99, "messages": messages}
     body["tools"] = [{"name": "get_weather", "description": "", "input_schema": TOOL_SCHEMA}]

@@ -84,7 +84,7 @@ def ask(served: ServeProcess, text: str = "hi") -> str:
 
 
 def wait_for_entries(home: UserHome, count: int, *words: str) -> list[dict[str, Any]]:
-    """Return the entries of the log about requests; wait for so many, because they are kept after the response."""
+    """Return the entries of the log about requests; wait for `count` of them, because they are kept after the response."""
     found: list[dict[str, Any]] = []
 
     def are_there() -> bool:

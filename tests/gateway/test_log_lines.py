@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dragoman.gateway.access_log import AccessLog, logged_request
-from dragoman.gateway.records import Level, Record, epoch_of, event_text, local_time, request_text, utc_time
+from dragoman.gateway.records import LogLevel, Record, epoch_of, event_text, local_time, request_text, utc_time
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import route_logs, running_gateway
 from dragoman.model.filter import Note
@@ -41,7 +41,7 @@ ALWAYS_429 = 'then = "last"\n[[turn]]\nstatus = 429\nmessage = "slow down, says 
 
 
 @contextmanager
-def text_gateway(text: str, tmp_path: Path, level: Level = "info", **flags: Any) -> Iterator[GatewayHarness]:
+def text_gateway(text: str, tmp_path: Path, level: LogLevel = "info", **flags: Any) -> Iterator[GatewayHarness]:
     """Run a gateway whose log is text."""
     log = io.StringIO()
     access_log = AccessLog(Redactor(), stream=log, form="text", level=level)
@@ -217,13 +217,13 @@ def test_many_cooldowns_are_a_few_lines_and_a_count(tmp_path: Path) -> None:
 # --- level debug
 
 
-def _has_notes(harness: GatewayHarness, level: Level) -> bool:
+def _has_notes(harness: GatewayHarness, level: LogLevel) -> bool:
     return level != "debug" or "rule=kiro.max_tokens" in harness.text
 
 
 def test_at_level_debug_each_note_is_a_line_with_rule_place_and_sentence(tmp_path: Path) -> None:
     body = anthropic_body(MODEL, temperature=0.5)
-    levels: tuple[Level, ...] = ("debug", "info")
+    levels: tuple[LogLevel, ...] = ("debug", "info")
     for level in levels:
         with text_gateway("", tmp_path, level) as harness:
             harness.request("/v1/messages", body)
@@ -246,7 +246,7 @@ RESULT: list[dict[str, Any]] = [
 def test_the_debug_records_of_document_000_reach_the_log(offload: int, tmp_path: Path) -> None:
     body = anthropic_body(MODEL) | {"messages": RESULT}
     body["tools"] = [{"name": "weather", "description": "w", "input_schema": {"type": "object"}}]
-    levels: tuple[tuple[Level, bool], ...] = (("debug", True), ("info", False))
+    levels: tuple[tuple[LogLevel, bool], ...] = (("debug", True), ("info", False))
     for level, expected in levels:
         loggers = [logging.getLogger(name) for name in ("dragoman", "asyncio")]
         before = [(each.handlers, each.level, each.propagate) for each in loggers]

@@ -167,7 +167,7 @@ def whole_call(number: int) -> dict[str, Any]:
     return {**CHUNK, "choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}
 
 
-ANSWERS = {
+RESPONSES = {
     "arguments": (argument, 1200),
     "small arguments": (small_argument, 6000),
     "text": (lambda _: text("words " * 200), 1200),
@@ -175,10 +175,10 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("name", RESPONSES)
 def test_endless_responses_stay_below_the_documented_multiple(name: str, tmp_path: Path) -> None:
     """Responses clients get the whole text again at the end, and the gateway stores the response."""
-    shape = StallingResponse(*ANSWERS[name])
+    shape = StallingResponse(*RESPONSES[name])
     source = EndlessUpstream(shape)
     body = json.dumps({"model": "m", "input": "go", "stream": True}).encode()
     with closing(source), start_gateway_process(tmp_path, configuration(source.url)) as gateway:

@@ -68,7 +68,7 @@ def test_a_started_stream_keeps_only_what_explain_needs(
     if called:
         body["messages"] = CALLED
     canned, go_on = FixedResponseServer(), threading.Event()
-    canned.answer = lambda: slow_response(dialect, go_on)
+    canned.respond = lambda: slow_response(dialect, go_on)
     with (
         start_gateway(
             upstream_config("one", dialect, f"http://127.0.0.1:{canned.port}"), tmp_path, explain=explain
@@ -100,7 +100,7 @@ def test_a_pending_request_keeps_only_the_bytes_of_the_client(dialect: str, call
         refusal = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
         return iter([refusal]) if first else slow_response(dialect, go_on)
 
-    canned.answer = refused_at_first
+    canned.respond = refused_at_first
     with (
         start_gateway(upstream_config("one", dialect, f"http://127.0.0.1:{canned.port}"), tmp_path) as harness,
         StreamClient(harness, "/v1/messages", body) as client,
@@ -108,11 +108,11 @@ def test_a_pending_request_keeps_only_the_bytes_of_the_client(dialect: str, call
         assert first_request.wait(60)
         wait_until(lambda: not conversations_in_memory())
         go_on.set()
-        answer = client.read_all()
-        assert b"message_stop" in answer
+        response = client.read_all()
+        assert b"message_stop" in response
         assert harness.log_lines()[-1]["outcome"] == "ok"
     if dialect == "kiro":  # Kiro sends no count at first; the estimate was made earlier
-        counted = re.search(rb'"message_start".*?"input_tokens":(\d+)', answer)
+        counted = re.search(rb'"message_start".*?"input_tokens":(\d+)', response)
         assert counted is not None and int(counted[1]) >= len(LONG) // 4
     first, second = canned.digests
     assert first == second  # the retry sent the same request
@@ -130,7 +130,7 @@ def test_the_end_of_an_upstream_body_after_the_reply_is_not_waited_for(dialect: 
         yield end.removesuffix(b"0\r\n\r\n")
         finished.wait(60)
 
-    canned.answer = response_without_end
+    canned.respond = response_without_end
     with (
         start_gateway(upstream_config("one", dialect, f"http://127.0.0.1:{canned.port}"), tmp_path) as harness,
         StreamClient(harness, "/v1/messages", anthropic_body(CLAUDE, "hello", stream=True)) as client,
@@ -175,13 +175,13 @@ def test_the_body_of_an_ended_request_needs_no_garbage_collection(kind: str, tmp
     status, request = ENDED[kind]
     canned, go_on = FixedResponseServer(), threading.Event()
     go_on.set()
-    canned.answer = lambda: slow_response("kiro", go_on)
+    canned.respond = lambda: slow_response("kiro", go_on)
     with start_gateway(upstream_config("one", "kiro", f"http://127.0.0.1:{canned.port}"), tmp_path) as harness:
         gc.collect()
         gc.disable()
         try:
             with SocketClient(harness, first=request()) as client:
-                assert client.answer()[0] == status
+                assert client.read_response()[0] == status
             harness.log_lines()
             wait_until(lambda: not bodies_in_memory())
         finally:

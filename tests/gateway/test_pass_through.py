@@ -53,50 +53,50 @@ NULL = b": a comment\n\nevent: message_delta\ndata: null\n\n"
 
 
 def pass_through(stream: bytes, cuts: list[int]) -> tuple[bytes, PassThrough]:
-    answer = PassThrough(verbatim())
+    reply = PassThrough(verbatim())
     edges = [0, *sorted(cuts), len(stream)]
-    out = b"".join(answer.feed(stream[begin:end]) for begin, end in pairwise(edges))
-    return out + answer.close(), answer
+    out = b"".join(reply.feed(stream[begin:end]) for begin, end in pairwise(edges))
+    return out + reply.close(), reply
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
 def test_bytes_are_forwarded_unchanged_at_every_split(cuts: list[int]) -> None:
-    out, answer = pass_through(STREAM, cuts)
+    out, reply = pass_through(STREAM, cuts)
     assert out == STREAM
-    assert (answer.is_over, answer.fault, answer.progress.has_content) == (True, None, True)
-    assert answer.progress.usage is not None and answer.progress.usage.output == 2
-    assert answer.progress.stop is not None
+    assert (reply.is_over, reply.fault, reply.progress.has_content) == (True, None, True)
+    assert reply.progress.usage is not None and reply.progress.usage.output == 2
+    assert reply.progress.stop is not None
 
 
 @given(st.lists(st.integers(0, len(STREAM) + len(NULL)), max_size=8), st.integers(1, 6))
 def test_unreadable_frames_are_forwarded_unchanged(cuts: list[int], at: int) -> None:
     frames = STREAM.split(b"\r\n\r\n")
     odd = b"\r\n\r\n".join(frames[:at]) + b"\r\n\r\n" + NULL + b"data: {broken\n\n" + b"\r\n\r\n".join(frames[at:])
-    out, answer = pass_through(odd, cuts)
+    out, reply = pass_through(odd, cuts)
     assert out == odd
-    assert answer.fault is None
+    assert reply.fault is None
 
 
 @given(st.integers(0, len(STREAM) - 1))
 def test_a_truncated_stream_ends_with_whole_frames_and_an_error(at: int) -> None:
-    answer = PassThrough(verbatim())
-    out = answer.feed(STREAM[:at])
+    reply = PassThrough(verbatim())
+    out = reply.feed(STREAM[:at])
     assert STREAM.startswith(out) and (not out or out.endswith(b"\r\n\r\n"))
-    end = answer.close()
-    assert answer.is_over
-    if answer.fault is None:  # only the last line end is missing; clients need it
+    end = reply.close()
+    assert reply.is_over
+    if reply.fault is None:  # only the last line end is missing; clients need it
         assert (out + end).replace(b"\r\n", b"\n") == STREAM.replace(b"\r\n", b"\n")
     else:
         assert end.startswith(b"event: error\n")
 
 
 def test_a_ping_is_sent_between_frames() -> None:
-    answer = PassThrough(verbatim())
-    out = answer.feed(STREAM[:700]) + answer.ping() + answer.feed(STREAM[700:])
-    assert out.replace(answer_ping(), b"") == STREAM
+    reply = PassThrough(verbatim())
+    out = reply.feed(STREAM[:700]) + reply.ping() + reply.feed(STREAM[700:])
+    assert out.replace(render_ping(), b"") == STREAM
 
 
-def answer_ping() -> bytes:
+def render_ping() -> bytes:
     return PassThrough(verbatim()).ping()
 
 
@@ -114,15 +114,15 @@ def test_bytes_are_unchanged_in_both_directions(dialect: str, stream: bool, tmp_
     body = json.dumps(requests, indent=3).encode()  # indented, unlike our encoder
     with running_simulator(dialect) as simulator:
         with start_gateway(upstream_config("one", dialect, simulator.url), tmp_path) as harness:
-            status, headers, answer = harness.request(path, body)
+            status, headers, reply = harness.request(path, body)
             line = harness.log_lines()[0]
         assert simulator.requests[0].body == body
         deadline = time.monotonic() + 5  # usage is counted after the last byte is sent
-        while simulator.requests[0].sent != len(answer) and time.monotonic() < deadline:
+        while simulator.requests[0].sent != len(reply) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert simulator.requests[0].sent == len(answer)
+        assert simulator.requests[0].sent == len(reply)
         direct, _, same = _request_directly(simulator.url, path, body)
-        assert (status, answer) == (direct, same)
+        assert (status, reply) == (direct, same)
     assert (headers["dragoman-notes"], line["verbatim"], line["stop"]) == ("0", True, "end")
     assert line["input_tokens"] > 0 and line["output_tokens"] > 0
 
@@ -203,18 +203,18 @@ def plan_with_options(**options: Any) -> Plan:
 def test_usage_requested_by_the_gateway_is_recorded_and_not_forwarded(cuts: list[int]) -> None:
     planned = plan_with_options()
     assert planned.passes and not planned.verbatim
-    answer, stream = PassThrough(planned), b"".join(CHAT)
-    out = b"".join(answer.feed(stream[a:b]) for a, b in pairwise([0, *sorted(cuts), len(stream)])) + answer.close()
+    reply, stream = PassThrough(planned), b"".join(CHAT)
+    out = b"".join(reply.feed(stream[a:b]) for a, b in pairwise([0, *sorted(cuts), len(stream)])) + reply.close()
     assert out == stream.replace(USAGE, b"")
-    assert answer.progress.usage is not None and answer.progress.usage.output == 2
-    assert answer.is_over and answer.fault is None
+    assert reply.progress.usage is not None and reply.progress.usage.output == 2
+    assert reply.is_over and reply.fault is None
 
 
 def test_usage_requested_by_the_client_is_forwarded() -> None:
     planned = plan_with_options(stream_options={"include_usage": True})
     assert planned.verbatim
-    answer = PassThrough(planned)
-    assert answer.feed(b"".join(CHAT)) + answer.close() == b"".join(CHAT)
+    reply = PassThrough(planned)
+    assert reply.feed(b"".join(CHAT)) + reply.close() == b"".join(CHAT)
 
 
 PLAIN = CHAT[2]
@@ -237,27 +237,27 @@ PLAIN = CHAT[2]
     ],
 )
 def test_fields_other_than_text_are_noticed_after_text_frames(odd: bytes, noticed: str, together: bool) -> None:
-    answer = PassThrough(plan_with_options(stream_options={"include_usage": True}))
+    reply = PassThrough(plan_with_options(stream_options={"include_usage": True}))
     more = [PLAIN] if noticed != "stop" else []  # text after the stop is a violation
     frames = [CHAT[0], CHAT[1], PLAIN, PLAIN, PLAIN, odd, *more]
     stream = b"".join(frames)
     pieces = [stream] if together else frames
-    assert b"".join(map(answer.feed, pieces)) == stream
-    assert (answer.progress.stop is not None) == (noticed == "stop")
-    assert (answer.progress.usage is not None) == (noticed == "usage")
-    assert answer.fault is None and not answer.is_over
+    assert b"".join(map(reply.feed, pieces)) == stream
+    assert (reply.progress.stop is not None) == (noticed == "stop")
+    assert (reply.progress.usage is not None) == (noticed == "usage")
+    assert reply.fault is None and not reply.is_over
 
 
 def test_an_error_after_text_frames_ends_the_stream() -> None:
-    answer = PassThrough(plan_with_options())
+    reply = PassThrough(plan_with_options())
     stream = CHAT[0] + CHAT[1] + PLAIN * 3 + b'data: {"error":{"message":"no"}}\n\n'
-    assert answer.feed(stream + PLAIN).startswith(stream)
-    assert answer.is_over and answer.fault is not None
+    assert reply.feed(stream + PLAIN).startswith(stream)
+    assert reply.is_over and reply.fault is not None
 
 
 def test_a_chat_stream_without_done_gets_one() -> None:
-    answer = PassThrough(plan_with_options(stream_options={"include_usage": True}))
-    assert answer.feed(b"".join(CHAT[:-1])) + answer.close() == b"".join(CHAT)
+    reply = PassThrough(plan_with_options(stream_options={"include_usage": True}))
+    assert reply.feed(b"".join(CHAT[:-1])) + reply.close() == b"".join(CHAT)
 
 
 def test_bytes_that_are_not_frames_end_the_stream_with_the_error_of_the_dialect() -> None:
@@ -265,20 +265,20 @@ def test_bytes_that_are_not_frames_end_the_stream_with_the_error_of_the_dialect(
     body: Any = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
     planned = plan(bedrock, bedrock, bedrock.codec.parse_request(ApiRequest("generate", "m", True, body)))
     frame = bedrock.binding.encode_frame(Payload(b"messageStart", b'{"role":"assistant"}'))
-    answer = PassThrough(planned)
-    out = answer.feed(frame + b"<html>" * 20)
+    reply = PassThrough(planned)
+    out = reply.feed(frame + b"<html>" * 20)
     assert out.startswith(frame) and b"<html>" not in out and b"exception" in out
-    assert answer.fault is not None and answer.is_over
+    assert reply.fault is not None and reply.is_over
 
 
 def test_a_stream_that_ends_early_after_an_odd_frame_is_an_error() -> None:
-    answer = PassThrough(verbatim())
+    reply = PassThrough(verbatim())
     frames = [frame + b"\n\n" for frame in STREAM.replace(b"\r\n", b"\n").split(b"\n\n")[:4]]
     odd = b"data: {broken\n\n"
     stream = frames[0] + odd + b"".join(frames[1:])
-    assert answer.feed(stream) == stream
-    assert b"event: error" in answer.close()
-    assert answer.fault is not None
+    assert reply.feed(stream) == stream
+    assert b"event: error" in reply.close()
+    assert reply.fault is not None
 
 
 # --- simple requests, of which only the first is planned
@@ -299,7 +299,7 @@ def test_requests_after_a_simple_one_are_sent_with_their_own_values(stream: bool
         ]
         assert heads[0] == heads[1] == heads[2]
     assert [status for status, _, _ in responses] == [200, 200, 200]
-    assert not any(stream and b'"usage":{' in answer for _, _, answer in responses)  # the client did not request it
+    assert not any(stream and b'"usage":{' in reply for _, _, reply in responses)  # the client did not request it
     assert {line["input_tokens"] > 0 and line["output_tokens"] > 0 for line in lines} == {True}
     assert {(line["verbatim"], line["notes"], line["stop"]) for line in lines} == {(not stream, int(stream), "end")}
 
@@ -347,14 +347,14 @@ def test_a_response_setting_applies_to_every_response_and_not_only_to_the_first(
 def test_frames_after_the_end_in_the_same_read_are_dropped(end: bytes) -> None:
     dialect = registry.get("openai")
     requests = Conversation("m", (Message("user", (Text("hi"),)),), stream=True)
-    passing = PassThrough(plan(dialect, dialect, requests))
+    pass_through = PassThrough(plan(dialect, dialect, requests))
     chunk = b'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[%b]}\n\n'
     sent = chunk % b'{"index":0,"delta":{"role":"assistant","content":"one"},"finish_reason":null}'
     stop = chunk % b'{"index":0,"delta":{},"finish_reason":"stop"}'
     late = chunk % b'{"index":0,"delta":{"content":"late"},"finish_reason":null}'
-    assert passing.feed(sent + stop + end + late) == sent + stop + end
-    assert passing.is_over
-    assert passing.feed(late) == b""
+    assert pass_through.feed(sent + stop + end + late) == sent + stop + end
+    assert pass_through.is_over
+    assert pass_through.feed(late) == b""
 
 
 _COUNTS = '"prompt_tokens":7,"completion_tokens":7,"total_tokens":14'
@@ -383,9 +383,9 @@ def test_frames_of_a_lane_are_forwarded_like_frames_that_are_read_one_by_one(
     data = "".join([*sent, *end]).encode()
 
     def pass_through(pieces: list[bytes]) -> tuple[bytes, bool, int, object]:
-        passing = PassThrough(planned)
-        out = b"".join([passing.feed(piece) for piece in pieces])
-        return out + passing.close(), passing.is_over, passing._count, passing.progress.usage
+        pass_through = PassThrough(planned)
+        out = b"".join([pass_through.feed(piece) for piece in pieces])
+        return out + pass_through.close(), pass_through.is_over, pass_through._count, pass_through.progress.usage
 
     assert pass_through([data]) == pass_through([piece + b"\n\n" for piece in data.split(b"\n\n")[:-1]])
 
@@ -398,28 +398,30 @@ def _pass_through_and_frame() -> tuple[PassThrough, Callable[[str], bytes]]:
 
 
 def test_frames_of_a_lane_are_sent_in_the_same_read() -> None:
-    passing, frame = _pass_through_and_frame()
+    pass_through, frame = _pass_through_and_frame()
     sent = [frame(f'{{"content":"word {at}"}}') for at in range(12)]
-    assert [passing.feed(b"".join(sent[:6])), passing.feed(b"".join(sent[6:]) + sent[0][:20])] == [
+    assert [pass_through.feed(b"".join(sent[:6])), pass_through.feed(b"".join(sent[6:]) + sent[0][:20])] == [
         b"".join(sent[:6]),
         b"".join(sent[6:]),
     ]
 
 
 def test_the_buffer_before_an_encoder_is_bounded() -> None:
-    passing, frame = _pass_through_and_frame()
+    pass_through, frame = _pass_through_and_frame()
     for at in range(200):
-        passing.feed(frame(f'{{"content":"w","x{at}":1}}'))
-    assert len(passing._uncounted) < 64
+        pass_through.feed(frame(f'{{"content":"w","x{at}":1}}'))
+    assert len(pass_through._uncounted) < 64
 
 
 def test_an_end_made_by_the_gateway_continues_ids_and_numbers() -> None:
     dialect = registry.get("responses")
-    passing = PassThrough(plan(dialect, dialect, Conversation("m", (Message("user", (Text("hi"),)),), stream=True)))
+    pass_through = PassThrough(
+        plan(dialect, dialect, Conversation("m", (Message("user", (Text("hi"),)),), stream=True))
+    )
     response = {"id": "resp_1", "object": "response", "created_at": 1, "status": "in_progress", "model": "m"}
     created = {"type": "response.created", "sequence_number": 0, "response": {**response, "output": []}}
-    passing.feed(b"event: response.created\ndata: %b\n\n" % json.dumps(created).encode())
-    end = passing.close(Fault("server", "cut"))
+    pass_through.feed(b"event: response.created\ndata: %b\n\n" % json.dumps(created).encode())
+    end = pass_through.close(Fault("server", "cut"))
     error_frame = json.loads(end.partition(b"data: ")[2])
     assert (error_frame["type"], error_frame["sequence_number"], error_frame["response"]["id"]) == (
         "response.failed",
@@ -437,8 +439,8 @@ def test_a_renamed_tool_prevents_pass_through() -> None:
 
 
 def test_a_long_frame_in_pieces_is_forwarded_when_complete() -> None:
-    answer = PassThrough(plan_with_options())
+    reply = PassThrough(plan_with_options())
     frame = CHAT[1].replace(b"w0", b"w" * 100_000)
-    assert answer.feed(CHAT[0]) == CHAT[0]
-    assert [answer.feed(frame[at : at + 1000]) for at in range(0, len(frame) - 1000, 1000)] == [b""] * 100
-    assert answer.feed(frame[100_000:]) == frame
+    assert reply.feed(CHAT[0]) == CHAT[0]
+    assert [reply.feed(frame[at : at + 1000]) for at in range(0, len(frame) - 1000, 1000)] == [b""] * 100
+    assert reply.feed(frame[100_000:]) == frame

@@ -69,12 +69,12 @@ def test_every_pipelined_request_is_answered_in_order(harness: GatewayHarness) -
     with SocketClient(harness) as client:
         sending = send_in_thread(client, b"".join(request_bytes(f"number {number}!") for number in range(MANY)))
         for number in range(MANY):
-            status, headers, body = client.answer()
+            status, headers, body = client.read_response()
             assert (status, "connection" in headers) == (200, False)
             assert f"number {number}!".encode() in body
         sending.join(10)
         client.send(request_bytes("and one more"))
-        assert b"and one more" in client.answer()[2]
+        assert b"and one more" in client.read_response()[2]
     assert len(harness.log_lines(MANY + 1)) == MANY + 1
 
 
@@ -84,7 +84,7 @@ def test_the_last_pipelined_request_before_a_half_close_is_answered_too(harness:
         sending.join(10)
         client.end()
         for number in range(60):
-            assert f"number {number}!".encode() in client.answer()[2]
+            assert f"number {number}!".encode() in client.read_response()[2]
         assert client.file.read() == b""
 
 
@@ -93,7 +93,7 @@ def test_pipelined_requests_with_large_bodies_wait_as_well(harness: GatewayHarne
     with SocketClient(harness) as client:
         sending = send_in_thread(client, b"".join(request_bytes(text) for text in texts))
         for text in texts:
-            assert text[:50].encode() in client.answer()[2]
+            assert text[:50].encode() in client.read_response()[2]
         sending.join(10)
 
 
@@ -129,7 +129,7 @@ def test_a_client_that_half_closes_gets_its_response_and_nothing_else(tmp_path: 
         SocketClient(harness, first=request_bytes(stream=stream)) as client,
     ):
         client.end()
-        status, _, body = client.answer()
+        status, _, body = client.read_response()
         assert status == 200
         assert b"Begin " in body and b"end." in body and (not stream or b"message_stop" in body)
         assert client.file.read() == b""  # then the connection is closed
@@ -143,7 +143,7 @@ def test_all_requests_before_a_half_close_are_answered(tmp_path: Path, loop: str
     ):
         with SocketClient(harness, first=request_bytes() + request_bytes(stream=True) + request_bytes()) as client:
             client.end()
-            assert [client.answer()[0] for _ in range(3)] == [200] * 3
+            assert [client.read_response()[0] for _ in range(3)] == [200] * 3
             assert client.file.read() == b""
         assert simulator.total == 3
 
@@ -154,18 +154,18 @@ def test_a_refusal_is_sent_after_a_half_close_too(tmp_path: Path, loop: str) -> 
         SocketClient(harness, first=request_bytes(key="wrong")) as client,
     ):
         client.end()
-        assert client.answer()[0] == 401
+        assert client.read_response()[0] == 401
 
 
-@pytest.mark.parametrize("when", ["before its answer", "in its answer"])
+@pytest.mark.parametrize("when", ["before its response", "in its response"])
 def test_a_client_that_closes_its_socket_has_left(tmp_path: Path, loop: str, when: str) -> None:
     """The gateway first sees the same in both cases: the end of the client's bytes."""
     parts = 'parts = [{ text = "Begin." }, { wait = 30.0 }]'
-    script = f"[[turn]]\n{'first_delay = 30.0' if when == 'before its answer' else ''}\n{parts}"
+    script = f"[[turn]]\n{'first_delay = 30.0' if when == 'before its response' else ''}\n{parts}"
     with gateway_with_simulator(script, tmp_path, "openai") as (harness, simulator):
         with SocketClient(harness, first=request_bytes(stream=True)) as client:
             wait_until(lambda: simulator.total == 1)
-            if when == "in its answer":
+            if when == "in its response":
                 while b"Begin." not in client.file.readline():
                     pass
         assert simulator.requests[0].wait(5.0) == "gone"
@@ -198,7 +198,7 @@ def test_a_half_close_within_the_second_request_does_not_cancel_the_first(tmp_pa
         SocketClient(harness, first=request_bytes() + head(500) + b"{") as client,
     ):
         client.end()
-        assert client.answer()[0] == 200
+        assert client.read_response()[0] == 200
         assert client.file.read() == b""
         assert simulator.total == 1
 
@@ -224,7 +224,7 @@ def find_connection() -> ServerConnection:
 def test_responses_do_not_pile_up_for_a_client_that_reads_none(served: GatewayHarness) -> None:
     """Regression: a client without a key that pipelined requests and read nothing filled the gateway's memory."""
     with SocketClient(served, first=KEYLESS) as client:
-        assert client.answer()[0] == 401
+        assert client.read_response()[0] == 401
         theirs = find_connection()
         transport = theirs._transport
         assert transport is not None
@@ -243,7 +243,7 @@ def test_responses_do_not_pile_up_for_a_client_that_reads_none(served: GatewayHa
         assert is_stopped() and sending.is_alive()
         assert transport.get_write_buffer_size() + len(theirs._unparsed) < MOST
         for _ in range(3000):  # a client that reads gets its responses
-            assert client.answer()[0] == 401
+            assert client.read_response()[0] == 401
         client.socket.shutdown(socket.SHUT_RDWR)
         sending.join(60)
 
@@ -253,7 +253,7 @@ def test_a_client_that_reads_late_gets_every_response_in_order(served: GatewayHa
         sending = threading.Thread(target=client.send, args=(KEYLESS * 3000 + request_bytes(),), daemon=True)
         sending.start()
         sending.join(60)
-        statuses = [client.answer()[0] for _ in range(3001)]
+        statuses = [client.read_response()[0] for _ in range(3001)]
         assert statuses == [401] * 3000 + [200]
         client.end()
         assert client.file.read() == b""
@@ -269,10 +269,10 @@ def test_a_reset_before_a_half_close_is_not_an_error() -> None:
     async def run() -> None:
         ended: list[BaseException | None] = []
 
-        async def answer(exchange: Exchange[MemoryAccount]) -> None:
+        async def respond(exchange: Exchange[MemoryAccount]) -> None:
             exchange.whole(200, (), b"yes")
 
-        carrier, wire = HttpServer(answer), Reset()
+        carrier, wire = HttpServer(respond), Reset()
         client = ServerConnection(carrier)
         client.connection_made(wire)
         client.data_received(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n\x00 no HTTP")

@@ -102,14 +102,14 @@ def test_meta_has_no_content(stream: bool, tmp_path: Path) -> None:
 
 
 def test_responses_are_the_same_with_and_without_recording(tmp_path: Path) -> None:
-    answers = []
+    responses = []
     for level in ("off", "meta", "full"):
         with gateway_with_simulator(SCRIPT, tmp_path / level, "openai", inspector__record=level) as (harness, _):
-            answers.append([ask(harness, stream=stream) for stream in (True, False)])
+            responses.append([ask(harness, stream=stream) for stream in (True, False)])
             path, body = "/v1/chat/completions", openai_body("m", stream=True)
-            answers[-1] += [harness.request(path, body)[2], harness.request(path, openai_body("m"))[2]]
-    for answer in zip(*answers, strict=True):
-        assert len({len(each) for each in answer}) == 1 and answer[0][:20] == answer[1][:20] == answer[2][:20]
+            responses[-1] += [harness.request(path, body)[2], harness.request(path, openai_body("m"))[2]]
+    for response in zip(*responses, strict=True):
+        assert len({len(each) for each in response}) == 1 and response[0][:20] == response[1][:20] == response[2][:20]
 
 
 def test_a_response_that_passes_unchanged_is_kept_once(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_old_recordings_are_deleted_though_nothing_is_recorded(tmp_path: Path, m
 
 
 def test_what_does_not_fit_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "MAX_HELD", 200_000)
+    monkeypatch.setattr(recorder, "MAX_CAPTURE_BYTES", 200_000)
     text = "x" * 300_000
     with gateway_with_simulator(SCRIPT, tmp_path, "openai", **FULL) as (harness, _):
         ask(harness, text=text)
@@ -344,7 +344,7 @@ def test_what_does_not_fit_is_left_out_and_named(tmp_path: Path, monkeypatch: py
         harness,
         _,
     ):
-        monkeypatch.setattr(recorder, "MAX_HELD", 64 * 1024 * 1024)
+        monkeypatch.setattr(recorder, "MAX_CAPTURE_BYTES", 64 * 1024 * 1024)
         ask(harness, text=text)
         [long] = wait_for_recordings(tmp_path / "small", 1)
     assert long.request.truncated == ("upstream_body", "client_body")
@@ -359,7 +359,7 @@ def test_requests_succeed_although_recordings_cannot_be_written(tmp_path: Path) 
         ask(harness)
 
 
-def test_the_memory_of_captures_is_given_back(tmp_path: Path) -> None:
+def test_the_memory_of_captures_is_released(tmp_path: Path) -> None:
     with gateway_with_simulator(SCRIPT, tmp_path, "openai", **FULL) as (harness, _):
         current = harness.running.gateway.recording.recorder
         assert current is not None
@@ -369,7 +369,7 @@ def test_the_memory_of_captures_is_given_back(tmp_path: Path) -> None:
             client.leave(reset=True)
         harness.request("/v1/messages", {"model": "x" * 100_000})
         wait_for_recordings(tmp_path, 22)
-        wait_until(lambda: current._taken == current._given_back)
+        wait_until(lambda: current._reserved_bytes == current._released_bytes)
 
 
 # --- processes
@@ -380,10 +380,10 @@ def test_workers_record_side_by_side() -> None:
     with running_simulator("anthropic") as simulator:
         text = upstream_config("chat", "anthropic", simulator.url) + '[inspector]\nrecord = "meta"\n'
         with start_workers(text, 2) as gateway:
-            answers = [gateway.ask(f"question {number}") for number in range(12)]
+            responses = [gateway.ask(f"question {number}") for number in range(12)]
             found = wait_for_recordings(gateway.state, 12)
-            assert {each.id for each in found} == {answer.headers["x-request-id"] for answer in answers}
-            assert len({each.entry.path for each in found}) == len({answer.worker for answer in answers})
+            assert {each.id for each in found} == {response.headers["x-request-id"] for response in responses}
+            assert len({each.entry.path for each in found}) == len({response.worker for response in responses})
 
 
 def test_recordings_of_an_embedded_gateway_stay_in_its_state(tmp_path: Path) -> None:

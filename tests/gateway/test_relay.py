@@ -1,4 +1,4 @@
-"""Tests of endpoints beside chat: relayed untouched within a family, with keys, limits, routing, ledger and log."""
+"""Tests of endpoints other than chat: relayed untouched within a family, with keys, limits, routing, ledger and log."""
 
 from __future__ import annotations
 
@@ -231,8 +231,8 @@ def test_forms_that_servers_read_differently_are_refused(disposition: bytes) -> 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"model": 5}', b'{"model": "e"', b"[" * 100_000])
 def test_a_body_that_cannot_be_read_is_refused(tmp_path: Path, body: bytes) -> None:
     with relay_gateway(tmp_path) as (harness, one, _):
-        status, _, answer = harness.request("/v1/embeddings", body)
-        assert status == 400 and json.loads(answer)["error"]["type"] == "invalid_request_error"
+        status, _, response = harness.request("/v1/embeddings", body)
+        assert status == 400 and json.loads(response)["error"]["type"] == "invalid_request_error"
         assert not one.received
 
 

@@ -21,7 +21,7 @@ import dragoman.dialects as registry
 from dragoman.dialects.kiro.quirks import raw_calls
 from dragoman.dialects.openai import choice
 from dragoman.filters import calls as filter_calls
-from dragoman.filters import response as filter_answers
+from dragoman.filters import response as filter_responses
 from dragoman.filters.raw_tools import readers as raw_readers
 from dragoman.gateway import admin, backend, serve
 from dragoman.gateway.access_log import AccessLog
@@ -246,11 +246,11 @@ def test_rule_4_stream_errors_of_every_dialect_have_a_status(
     found = []
     for name in ("anthropic", "openai", "bedrock"):
         conversation = Conversation(MODEL, (Message("user", (Text("hi"),)),), stream=True, max_tokens=9)
-        answer = ResponseTranslator(plan(registry.get(name), registry.get(dialect), conversation, model=MODEL))
-        answer.feed(frame)
-        assert answer.fault is not None and answer.fault.kind == kind
-        assert not answer.progress.has_content  # so it can still become an HTTP status
-        found.append(error_response(registry.get(name), answer.fault).status)
+        response = ResponseTranslator(plan(registry.get(name), registry.get(dialect), conversation, model=MODEL))
+        response.feed(frame)
+        assert response.fault is not None and response.fault.kind == kind
+        assert not response.progress.has_content  # so it can still become an HTTP status
+        found.append(error_response(registry.get(name), response.fault).status)
     assert tuple(found) == statuses
 
 
@@ -420,7 +420,7 @@ def test_rule_8_memory_of_a_failed_response_is_released_before_a_retry(tmp_path:
 
 
 def test_rule_8_buffered_tool_arguments_are_limited_to_four_megabytes() -> None:
-    limits = [each.BUFFER_LIMIT for each in (raw_readers, filter_calls, filter_answers)]
+    limits = [each.BUFFER_LIMIT for each in (raw_readers, filter_calls, filter_responses)]
     assert max(*limits, raw_calls.BUFFER_LIMIT, choice._MAX_UNNAMED_ARGUMENTS) <= 4 * 1024 * 1024
     assert exchange.HIGH_WATER <= 256 * 1024
 

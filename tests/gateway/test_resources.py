@@ -41,7 +41,7 @@ class FixedResponseServer:
     """An upstream that answers every request with the same bytes and records digests of the bodies."""
 
     def __init__(self) -> None:
-        self.answer: Callable[[], Iterator[bytes]] = lambda: iter(())
+        self.respond: Callable[[], Iterator[bytes]] = lambda: iter(())
         self.digests: list[str] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
@@ -66,7 +66,7 @@ class FixedResponseServer:
                 digest.update(piece)
                 missing -= len(piece)
             self.digests.append(digest.hexdigest())
-            for piece in self.answer():
+            for piece in self.respond():
                 client.sendall(piece)
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class ResourceHarness:
         assert '"outcome":"bug"' not in gateway.log
 
     def serves(self) -> None:
-        self.upstreams["openai"].answer = lambda: chunked_response(text_response("openai"))
+        self.upstreams["openai"].respond = lambda: chunked_response(text_response("openai"))
         status, body = self.ask("/v1/messages", json.dumps(anthropic_body("to-openai", stream=True)).encode())
         assert (status, RESPONSE_PARSERS["anthropic"](body).text) == (200, "fine")
 
@@ -215,7 +215,7 @@ def long_question(size: int) -> bytes:
 
 def test_a_body_of_a_million_one_byte_chunks_is_read_cheaply(harness: ResourceHarness) -> None:
     upstream = harness.upstreams["anthropic"]
-    upstream.answer = lambda: chunked_response(text_response("anthropic"))
+    upstream.respond = lambda: chunked_response(text_response("anthropic"))
     body = long_question(MILLION)
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
     harness.ask("/v1/messages", body)
@@ -228,7 +228,7 @@ def test_a_body_of_a_million_one_byte_chunks_is_read_cheaply(harness: ResourceHa
 
 def test_a_body_that_comes_byte_by_byte_is_read_cheaply(harness: ResourceHarness) -> None:
     upstream = harness.upstreams["anthropic"]
-    upstream.answer = lambda: chunked_response(text_response("anthropic"))
+    upstream.respond = lambda: chunked_response(text_response("anthropic"))
     body = long_question(10_000)
     raw = harness.head("/v1/messages", f"content-length: {len(body)}") + body
     with harness.costs(cpu=2, memory=16), harness.connect() as client:
@@ -246,7 +246,7 @@ def test_a_response_of_a_million_one_byte_chunks_is_read_cheaply(
 ) -> None:
     pieces = tuple(f"{number:05d} {'y' * 994}" for number in range(MILLION // 1000))
     events = list(DIALECTS[dialect]("name", ExpectedResponse(pieces, ())))
-    harness.upstreams[dialect].answer = lambda: chunked_response(events, content_type_of(dialect), size=1)
+    harness.upstreams[dialect].respond = lambda: chunked_response(events, content_type_of(dialect), size=1)
     with harness.costs(cpu=3, memory=24):
         status, body = harness.ask(*request_for(client, dialect))
     assert (status, RESPONSE_PARSERS[client](body).text) == (200, "".join(pieces))
@@ -273,7 +273,7 @@ def test_arguments_of_a_hundred_thousand_levels_in_a_request_are_translated_or_r
     harness: ResourceHarness, upstream: str
 ) -> None:
     """Arguments are text in the request, so they do not count as its depth."""
-    harness.upstreams[upstream].answer = lambda: chunked_response(text_response(upstream), content_type_of(upstream))
+    harness.upstreams[upstream].respond = lambda: chunked_response(text_response(upstream), content_type_of(upstream))
     function = {"name": "f", "arguments": '{"a":' + "[" * DEEP + "]" * DEEP + "}"}
     call = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
     result = {"role": "tool", "tool_call_id": "call_1", "content": "done"}
@@ -300,7 +300,7 @@ def test_a_frame_of_a_hundred_thousand_levels_is_skipped_or_ends_the_stream(
         bad = b'data: {"type":' + deep + b',"choices":' + deep + b',"candidates":' + deep + b"}\n\n"
     events = text_response(upstream)
     events.insert(1, bad)
-    harness.upstreams[upstream].answer = lambda: chunked_response(events, content_type_of(upstream))
+    harness.upstreams[upstream].respond = lambda: chunked_response(events, content_type_of(upstream))
     with harness.costs(cpu=2, memory=48):
         status, response_body = harness.ask(*request_for(client, upstream))
     passed = b"".join(event for event in events if b'"usage":{' not in event)  # a Chat client did not request it
@@ -320,7 +320,7 @@ def test_streamed_arguments_of_a_hundred_thousand_levels_arrive_or_are_an_error(
 ) -> None:
     pieces = ('{"a":', "[" * DEEP, "]" * DEEP, "}")
     events = list(DIALECTS["openai"]("name", ExpectedResponse(("so",), (pieces,))))
-    harness.upstreams["openai"].answer = lambda: chunked_response(events)
+    harness.upstreams["openai"].respond = lambda: chunked_response(events)
     with harness.costs(cpu=2, memory=64):
         status, response_body = harness.ask(*request_for(client, "openai"))
     if status != 200:
@@ -338,7 +338,7 @@ def test_streamed_arguments_of_a_hundred_thousand_levels_arrive_or_are_an_error(
 def test_twenty_megabytes_pass_in_both_directions(harness: ResourceHarness) -> None:
     upstream, size = harness.upstreams["anthropic"], 20 * MIB
     events = list(DIALECTS["anthropic"]("name", ExpectedResponse(tuple(["z" * 4096] * (size // 4096)), ())))
-    upstream.answer = lambda: chunked_response(events)
+    upstream.respond = lambda: chunked_response(events)
     body = long_question(size)
     with harness.costs(cpu=3, memory=120):
         status, response_body = harness.ask("/v1/messages", body)
@@ -348,7 +348,7 @@ def test_twenty_megabytes_pass_in_both_directions(harness: ResourceHarness) -> N
 def test_twenty_megabytes_are_translated_in_both_directions(harness: ResourceHarness) -> None:
     upstream, size = harness.upstreams["openai"], 20 * MIB
     events = list(DIALECTS["openai"]("name", ExpectedResponse(tuple(["z" * 4096] * (size // 4096)), ())))
-    upstream.answer = lambda: chunked_response(events)
+    upstream.respond = lambda: chunked_response(events)
     body = long_question(size).replace(b"to-anthropic", b"to-openai")
     with harness.costs(cpu=4, memory=120):
         status, response_body = harness.ask("/v1/messages", body)
@@ -362,7 +362,7 @@ def test_twenty_megabytes_are_translated_in_both_directions(harness: ResourceHar
 )  # Kiro does not accept such long requests
 def test_a_finished_stream_keeps_no_memory_of_its_request(harness: ResourceHarness, upstream: str) -> None:
     """Memory is freed without waiting for the garbage collector."""
-    harness.upstreams[upstream].answer = lambda: chunked_response(text_response(upstream), content_type_of(upstream))
+    harness.upstreams[upstream].respond = lambda: chunked_response(text_response(upstream), content_type_of(upstream))
     body = long_question(5 * MIB).replace(b"to-anthropic", f"to-{upstream}".encode())
     for _ in range(2):
         assert harness.ask("/v1/messages", body)[0] == 200

@@ -212,7 +212,7 @@ async def test_a_client_that_reads_nothing_for_long_is_disconnected() -> None:
     buffer.push(b"y")
     with pytest.raises(asyncio.CancelledError):
         await asyncio.Event().wait()
-    assert client.exchange.interrupted() and client.exchange.is_disconnected
+    assert client.exchange.was_interrupted() and client.exchange.is_disconnected
     buffer.close()
     await client.exchange.close()
 
@@ -223,7 +223,7 @@ async def test_a_client_that_disconnects_cancels_the_work_at_once() -> None:
     client.left.set()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.Event().wait()
-    assert client.exchange.interrupted() and client.exchange.is_disconnected
+    assert client.exchange.was_interrupted() and client.exchange.is_disconnected
 
 
 async def test_a_cancellation_from_outside_is_raised_again() -> None:
@@ -235,7 +235,7 @@ async def test_a_cancellation_from_outside_is_raised_again() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            interruptions.append(client.exchange.interrupted())
+            interruptions.append(client.exchange.was_interrupted())
 
     task = asyncio.create_task(work())
     await asyncio.sleep(0.01)

@@ -138,8 +138,8 @@ def test_boto3_runs_a_tool_loop_with_a_signature(harness: GatewayHarness, target
         def ask() -> tuple[list[Any], str]:
             parameters: Any = {"modelId": f"to-{target}", "messages": messages, "toolConfig": tools}
             if how == "whole":
-                answer = client.converse(**parameters)
-                return answer["output"]["message"]["content"], answer["stopReason"]
+                response = client.converse(**parameters)
+                return response["output"]["message"]["content"], response["stopReason"]
             return collect_stream(client.converse_stream(**parameters)["stream"])
 
         blocks, stop = ask()

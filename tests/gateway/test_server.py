@@ -72,7 +72,7 @@ def test_many_requests_use_one_connection(harness: GatewayHarness) -> None:
     with Wire(harness) as wire:
         for number in range(50):
             wire.ask(f"number {number}", stream=number % 2 == 0)
-            status, headers, body = wire.answer()
+            status, headers, body = wire.read_response()
             assert (status, text_of(body)) == (200, f"You said: number {number}")
             assert "connection" not in headers
 
@@ -81,16 +81,16 @@ def test_pipelined_requests_are_answered_in_order(harness: GatewayHarness) -> No
     with Wire(harness) as wire:
         wire.send(b"".join(raw_request(f"number {number}", stream=number % 3 == 0) for number in range(10)))
         for number in range(10):
-            assert text_of(wire.answer()[2]) == f"You said: number {number}"
+            assert text_of(wire.read_response()[2]) == f"You said: number {number}"
 
 
 def test_a_request_behind_a_stream_waits_for_its_end(tmp_path: Path) -> None:
     script = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 0.3 }, { text = "end." }]\n[[turn]]\ntext = "Second."'
     with gateway_with_simulator(script, tmp_path, "openai") as (harness, simulator), Wire(harness) as wire:
         wire.send(raw_request(stream=True) + raw_request())
-        first = wire.answer()[2]
+        first = wire.read_response()[2]
         assert b"end." in first and b"message_stop" in first and b"Second" not in first
-        assert b"Second." in wire.answer()[2]
+        assert b"Second." in wire.read_response()[2]
         assert simulator.total == 2
 
 
@@ -98,7 +98,7 @@ def test_garbage_after_a_request_does_not_disturb_its_stream(tmp_path: Path) -> 
     script = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 0.3 }, { text = "end." }]'
     with gateway_with_simulator(script, tmp_path, "openai") as (harness, _), Wire(harness) as wire:
         wire.send(raw_request(stream=True) + b"\0\0 garbage\r\n\r\n")
-        status, _, body = wire.answer()
+        status, _, body = wire.read_response()
         assert (status, text_of(body)) == (200, "Begin end.")
         assert wire.closed()
 
@@ -125,10 +125,10 @@ def test_expect_100_continue_gets_a_100_or_a_refusal(harness: GatewayHarness) ->
         wire.send(head + b"\r\n\r\n")
         assert wire.head() == (100, {})
         wire.send(body)
-        assert b"word" in wire.answer()[2]
+        assert b"word" in wire.read_response()[2]
     with Wire(harness) as wire:
         wire.send(head.replace(KEY.encode(), b"wrong") + b"\r\n\r\n")
-        assert wire.answer()[0] == 401
+        assert wire.read_response()[0] == 401
 
 
 @contextmanager
@@ -154,15 +154,15 @@ def test_a_body_in_a_million_chunks_costs_little(harness: GatewayHarness) -> Non
     raw = head.encode() + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
     with calls_of(harness) as calls, Wire(harness) as wire:
         wire.send(raw)
-        status, _, answer = wire.answer()
-    assert (status, text[:100].encode() in answer) == (200, True)
+        status, _, response = wire.read_response()
+    assert (status, text[:100].encode() in response) == (200, True)
     assert calls[0] < 3 * len(body)  # a few calls for each one-byte chunk
 
 
 def test_a_body_of_twenty_megabytes_is_accepted(harness: GatewayHarness) -> None:
     with Wire(harness) as wire:
         wire.ask("y" * 20_000_000, max_tokens=1)
-        assert wire.answer()[0] == 200
+        assert wire.read_response()[0] == 200
 
 
 def test_a_too_long_body_is_refused_before_it_arrives(harness: GatewayHarness) -> None:
@@ -175,7 +175,7 @@ def test_a_too_long_body_is_refused_before_it_arrives(harness: GatewayHarness) -
             sender = threading.Thread(target=ignore_errors, args=(wire.send, head + framed + b"x" * 1_000_000))
             sender.start()
             if framed.startswith(b"content"):
-                status, headers, _ = wire.answer()
+                status, headers, _ = wire.read_response()
                 assert (status, headers["connection"]) == (413, "close")
         sender.join(60)
 
@@ -190,12 +190,12 @@ def test_head_has_no_body_and_http_1_0_no_chunks(harness: GatewayHarness) -> Non
         wire.send(b"HEAD /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert wire.head()[1]["content-length"] == "3"
         wire.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
-        status, headers, body = wire.answer()
+        status, headers, body = wire.read_response()
         assert (status, headers["connection"], body) == (200, "close", b"ok\n")
         assert wire.closed()
     with Wire(harness) as wire:
         wire.ask("old", first="POST /v1/messages HTTP/1.0")
-        assert b"old" in wire.answer()[2]
+        assert b"old" in wire.read_response()[2]
         assert wire.closed()
 
 
@@ -212,7 +212,7 @@ def test_a_response_of_many_megabytes_is_complete(tmp_path: Path) -> None:
     with gateway_with_simulator(script, tmp_path, "openai") as (harness, _), Wire(harness) as wire:
         for stream in (False, True):
             wire.ask(stream=stream)
-            assert text_of(wire.answer()[2]) == "z" * 5_000_000
+            assert text_of(wire.read_response()[2]) == "z" * 5_000_000
 
 
 # --- timeouts
@@ -244,7 +244,7 @@ def test_a_missing_body_times_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     shorten_grace(monkeypatch, "BODY_SECONDS", 0.3)
     with start_gateway("", tmp_path) as harness, Wire(harness) as wire:
         wire.send(raw_request()[:-5])
-        status, _, body = wire.answer()
+        status, _, body = wire.read_response()
         assert (status, json.loads(body)["type"]) == (408, "error")
         assert wire.closed()
         assert harness.log_lines()[0]["status"] == 408
@@ -255,7 +255,7 @@ def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path:
     with start_gateway("", tmp_path) as harness, Wire(harness) as wire:
         began = time.monotonic()
         wire.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        wire.answer()
+        wire.read_response()
         assert wire.closed()
         assert time.monotonic() - began > 0.5  # a busy machine takes longer, never shorter
 
@@ -322,16 +322,16 @@ def test_a_drain_is_announced_at_once_and_closes_keep_alive_connections(tmp_path
         Wire(harness) as streaming,
     ):
         keep_alive.send(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        assert keep_alive.answer()[0] == 200
+        assert keep_alive.read_response()[0] == 200
         streaming.ask(stream=True)
         streaming.head()
         harness.running.stop(linger=60)
         with Wire(harness) as new:  # still listening, for load balancers that notice late
             new.send(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n")
-            status, headers, _ = new.answer()
+            status, headers, _ = new.read_response()
             assert (status, headers["connection"]) == (503, "close")
         keep_alive.ask()
-        status, headers, body = keep_alive.answer()
+        status, headers, body = keep_alive.read_response()
         assert (status, headers["connection"], b"Second." in body) == (200, "close", True)
         assert keep_alive.closed()
         harness.running._linger_until = 0.0  # the linger time is over
@@ -352,7 +352,7 @@ def listens(harness: GatewayHarness) -> bool:
 def test_a_drain_does_not_wait_for_idle_connections(tmp_path: Path) -> None:
     with start_gateway("", tmp_path, server__drain=600) as harness, Wire(harness) as keep_alive, Wire(harness):
         keep_alive.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        keep_alive.answer()
+        keep_alive.read_response()
         harness.running.stop()
         assert keep_alive.closed()
 
@@ -365,7 +365,7 @@ def test_no_object_of_a_finished_stream_remains(tmp_path: Path) -> None:
         for _ in range(3):
             with Wire(harness) as wire:
                 wire.ask(stream=True)
-                wire.answer()
+                wire.read_response()
         with StreamClient(harness, "/v1/messages", anthropic_body(stream=True)) as leaving_client:
             leaving_client.read_until(b"200 OK")
         harness.log_lines(4)

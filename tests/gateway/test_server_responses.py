@@ -62,10 +62,10 @@ def respond(raw: bytes, how: Any) -> Socket:
     client = Socket()
 
     async def main() -> None:
-        async def answer(exchange: Any) -> None:
+        async def respond(exchange: Any) -> None:
             how(exchange)
 
-        connection = ServerConnection(HttpServer(answer))
+        connection = ServerConnection(HttpServer(respond))
         connection.connection_made(client)  # type: ignore[arg-type]
         connection.data_received(raw)
         await asyncio.sleep(0)
@@ -207,7 +207,7 @@ def test_uvicorn_serves_refusals_before_and_after_the_body(simulator: Simulator,
         status, _, body = harness.request("/v1/messages", anthropic_body(text="x" * 3000))
         assert (status, json.loads(body)["error"]["type"]) == (413, "request_too_large")
         with SocketClient(harness, first=head(10_000_000)) as client:  # refused from its head alone
-            assert client.answer()[0] == 413
+            assert client.read_response()[0] == 413
         assert harness.request("/v1/messages", b"{")[0] == 400
         assert harness.request("/v1/messages", anthropic_body())[0] == 200
     assert simulator.total == total_before + 1
@@ -240,7 +240,7 @@ def test_the_lifespan_starts_the_gateway_and_a_stream_outlives_the_end_of_the_se
     assert simulator.requests[0].wait(TIMEOUT) == "whole"
 
 
-async def test_it_can_be_mounted_without_a_lifespan(tmp_path: Path) -> None:
+async def test_a_gateway_can_be_mounted_without_a_lifespan(tmp_path: Path) -> None:
     """Mounted in another application, it starts with its first request, behind any prefix."""
 
     gateway = Gateway(parse_config(""), key=KEY, state=tmp_path, access_log=AccessLog(Redactor(), stream=io.StringIO()))

@@ -188,10 +188,10 @@ def test_requests_about_a_response_use_the_key_that_created_it(one: BackgroundSe
     with start_gateway(text, tmp_path) as harness:
         for _ in range(4):
             _, _, body = harness.request("/v1/responses", {"model": "m", "input": "x"})
-            answer = json.loads(body)["id"]
+            response = json.loads(body)["id"]
             key = one.requests[-1][3]
-            harness.request("/v1/responses", {"model": "m", "input": "y", "previous_response_id": answer})
-            harness.request(f"/v1/responses/{answer}", method="GET")
+            harness.request("/v1/responses", {"model": "m", "input": "y", "previous_response_id": response})
+            harness.request(f"/v1/responses/{response}", method="GET")
             assert [each[3] for each in one.requests[-2:]] == [key, key]
 
 
@@ -212,21 +212,21 @@ def test_a_response_stored_by_the_gateway_is_read_and_deleted_there(
 ) -> None:
     if stream:
         with client.responses.stream(model="to-chat", input="hello") as opened:
-            answer: Any = opened.get_final_response()
+            response: Any = opened.get_final_response()
     else:
-        answer = client.responses.create(model="to-chat", input="hello")
-    again = client.responses.retrieve(answer.id)
-    assert again.output_text == answer.output_text and again.usage == answer.usage
-    assert [item.id for item in again.output] == [item.id for item in answer.output]
+        response = client.responses.create(model="to-chat", input="hello")
+    again = client.responses.retrieve(response.id)
+    assert again.output_text == response.output_text and again.usage == response.usage
+    assert [item.id for item in again.output] == [item.id for item in response.output]
     with pytest.raises(openai.BadRequestError, match="background"):
-        client.responses.cancel(answer.id)
+        client.responses.cancel(response.id)
     with pytest.raises(openai.BadRequestError, match="background"):
-        client.responses.retrieve(answer.id, stream=True)
-    client.responses.delete(answer.id)
+        client.responses.retrieve(response.id, stream=True)
+    client.responses.delete(response.id)
     with pytest.raises(openai.NotFoundError):
-        client.responses.retrieve(answer.id)
+        client.responses.retrieve(response.id)
     with pytest.raises(openai.BadRequestError, match="previous_response_id"):
-        client.responses.create(model="to-chat", input="go on", previous_response_id=answer.id)
+        client.responses.create(model="to-chat", input="go on", previous_response_id=response.id)
     assert chat.total == 1
 
 
@@ -424,8 +424,8 @@ def test_a_conversation_continues_with_the_credential_that_started_it(stream: bo
             for number in range(3):
                 begin = anthropic_body("both", f"question {number}", thread={"type": "create"}, stream=stream)
                 _, _, body = both.request("/v1/messages", begin)
-                answer = body.partition(b'"id":"')[2].partition(b'"')[0].decode()
-                thread = {"type": "continue", "previous_message_id": answer}
+                response = body.partition(b'"id":"')[2].partition(b'"')[0].decode()
+                thread = {"type": "continue", "previous_message_id": response}
                 assert both.request("/v1/messages", anthropic_body("both", thread=thread, stream=stream))[0] == 200
                 first, second = one.requests[-2:]
                 assert first.request.header("x-api-key") == second.request.header("x-api-key") != KEY
@@ -447,8 +447,8 @@ def test_with_repair_a_response_is_deleted_in_the_gateway_and_upstream(services:
         upstream_config("one", "responses", one.url, "translation = { repair = true }"), tmp_path
     ) as both:
         _, _, body = both.request("/v1/responses", {"model": "m", "input": "x"})
-        answer = json.loads(body)["id"]
-        assert both.request(f"/v1/responses/{answer}/input_items", method="GET")[0] == 200
-        assert both.request(f"/v1/responses/{answer}", method="DELETE")[0] == 200
+        response = json.loads(body)["id"]
+        assert both.request(f"/v1/responses/{response}/input_items", method="GET")[0] == 200
+        assert both.request(f"/v1/responses/{response}", method="DELETE")[0] == 200
         assert not one.jobs and one.count("DELETE") == 1
-        assert both.request(f"/v1/responses/{answer}", method="GET")[0] == 404
+        assert both.request(f"/v1/responses/{response}", method="GET")[0] == 404

@@ -25,7 +25,7 @@ from dragoman.simulator import Simulator, parse_script, running_simulator
 from tests.gateway.background_service import BackgroundService, running_service
 from tests.gateway.harness import TIMEOUT, TOOL_SCHEMA, upstream_config, wait_for_refusal, wait_until
 from tests.gateway.test_accounts import Accounts
-from tests.gateway.worker_harness import Answer, WorkerGateway, start_workers
+from tests.gateway.worker_harness import WorkerGateway, WorkerResponse, start_workers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs SO_REUSEPORT")
 TOOLS: Any = [{"type": "function", "name": "get_weather", "description": "The weather", "parameters": TOOL_SCHEMA}]
@@ -54,11 +54,11 @@ def gateway(chat: Simulator, service: BackgroundService) -> Iterator[WorkerGatew
         yield running
 
 
-def elsewhere(first: Answer, again: Callable[[], Answer]) -> Answer:
+def elsewhere(first: WorkerResponse, again: Callable[[], WorkerResponse]) -> WorkerResponse:
     """Repeat a request until another worker has served it than the one of `first`; return its response."""
-    while (answer := again()).worker == first.worker:
+    while (reply := again()).worker == first.worker:
         pass
-    return answer
+    return reply
 
 
 def sent_roles(chat: Simulator) -> list[Any]:
@@ -76,21 +76,21 @@ def test_every_response_is_continued_by_any_worker(chat: Simulator, workers: int
     """Regression: it was found in 9 of 20 requests."""
     with start_workers(upstream_config("chat", "openai", chat.url), workers) as gateway:
         first = [gateway.ask(f"say {number}", stream=stream) for number in range(20)]
-        assert [answer.status for answer in first] == [200] * 20
+        assert [reply.status for reply in first] == [200] * 20
         later = []
-        for answer in first:
-            later.append(gateway.ask("go on", previous_response_id=answer.id, stream=stream))
+        for reply in first:
+            later.append(gateway.ask("go on", previous_response_id=reply.id, stream=stream))
             assert sent_roles(chat) == ["user", "assistant", "user"]
-        assert [answer.status for answer in later] == [200] * 20
+        assert [reply.status for reply in later] == [200] * 20
         assert any(one.worker != other.worker for one, other in zip(first, later, strict=True))
 
 
 def test_a_conversation_moves_from_worker_to_worker(gateway: WorkerGateway, chat: Simulator) -> None:
-    answer = gateway.ask("0")
+    reply = gateway.ask("0")
     for number in range(1, 6):
-        previous = answer
-        answer = elsewhere(previous, lambda: gateway.ask(f"{number}", previous_response_id=previous.id))  # noqa: B023
-        assert answer.status == 200
+        previous = reply
+        reply = elsewhere(previous, lambda: gateway.ask(f"{number}", previous_response_id=previous.id))  # noqa: B023
+        assert reply.status == 200
     sent: Any = chat.requests[-1].json
     texts = [message["content"] for message in sent["messages"] if message["role"] == "user"]
     assert texts == ["0", "1", "2", "3", "4", "5"]
@@ -114,7 +114,7 @@ def test_items_of_two_workers_are_found_by_one_request(gateway: WorkerGateway, c
     one = gateway.ask("say one")
     other = elsewhere(one, lambda: gateway.ask("say other"))
     items = [{"role": "user", "content": "x"}]
-    items += [{"type": "item_reference", "id": answer.json["output"][0]["id"]} for answer in (one, other)]
+    items += [{"type": "item_reference", "id": reply.json["output"][0]["id"]} for reply in (one, other)]
     body = {"model": "chat/m", "input": [*items, {"role": "user", "content": "y"}]}
     assert elsewhere(one, lambda: gateway.request("/v1/responses", body)).status == 200
     assert elsewhere(other, lambda: gateway.request("/v1/responses", body)).status == 200
@@ -205,8 +205,8 @@ def test_another_owner_gets_nothing(gateway: WorkerGateway, service: BackgroundS
         mine = [gateway.message(number, "find", {"owner": "gateway", **wanted}) for number in gateway.numbers]
         theirs = [gateway.message(number, "find", {"owner": "key_of_another", **wanted}) for number in gateway.numbers]
         assert [status for status, _ in mine + theirs] == [200] * 4
-        assert b"a secret" in b"".join(answer for _, answer in mine)
-        found = [pickle.loads(answer) for _, answer in theirs if answer]
+        assert b"a secret" in b"".join(reply for _, reply in mine)
+        found = [pickle.loads(reply) for _, reply in theirs if reply]
         assert not any(each.conversations or each.bodies or each.items for each in found)
         # It is known to be held, so that no upstream is asked for it; nothing else is known.
         [(response_id, holder)] = [row for each in found for row in each.holders.items()]
@@ -238,11 +238,11 @@ def test_another_key_gets_nothing_from_any_worker(chat: Simulator, service: Back
             assert elsewhere(first, lambda: gateway.ask("go on", model, key=ann, **follow_up)).status == 200  # noqa: B023
 
 
-def test_an_answer_about_a_large_conversation_is_its_bytes(gateway: WorkerGateway) -> None:
+def test_a_response_about_a_large_conversation_is_its_bytes(gateway: WorkerGateway) -> None:
     """They are not read on the way: only the job process of large requests does."""
     first = gateway.ask(LONG)
-    _, answer = gateway.message(first.worker, "find", {"owner": "gateway", "responses": [first.id]})
-    [conversation] = pickle.loads(answer).conversations.values()
+    _, reply = gateway.message(first.worker, "find", {"owner": "gateway", "responses": [first.id]})
+    [conversation] = pickle.loads(reply).conversations.values()
     assert isinstance(conversation, PickledConversation)
 
 
@@ -293,11 +293,11 @@ def test_a_response_of_a_killed_worker_is_unknown(chat: Simulator, text: str) ->
             victim = gateway.pid(first.worker)
             os.kill(victim, signal.SIGKILL)
             body = {"model": "chat/m", "input": "go on", "previous_response_id": first.id}
-            answer = gateway.request("/v1/responses", body, connection=connection)
-            assert (answer.status, answer.code) == (400, "previous_response_not_found")
+            reply = gateway.request("/v1/responses", body, connection=connection)
+            assert (reply.status, reply.code) == (400, "previous_response_not_found")
             wait_until(lambda: is_new(gateway, first.worker, victim))
-            answer = gateway.request("/v1/responses", body, connection=connection)
-            assert (answer.status, answer.code) == (400, "previous_response_not_found")
+            reply = gateway.request("/v1/responses", body, connection=connection)
+            assert (reply.status, reply.code) == (400, "previous_response_not_found")
 
 
 def is_new(gateway: WorkerGateway, number: int, before: int) -> bool:
@@ -316,8 +316,8 @@ def test_a_worker_that_does_not_respond_counts_as_one_without_the_response(chat:
             os.kill(stopped, signal.SIGSTOP)
             try:
                 body = {"model": "chat/m", "input": "go on", "previous_response_id": first.id}
-                answer = gateway.request("/v1/responses", body, connection=connection)
-                assert (answer.status, answer.code) == (400, "previous_response_not_found")
+                reply = gateway.request("/v1/responses", body, connection=connection)
+                assert (reply.status, reply.code) == (400, "previous_response_not_found")
                 # It gets the message later that the response was deleted.
                 assert gateway.request(path, method="DELETE", connection=connection).status == 404
             finally:
@@ -351,7 +351,7 @@ def failing() -> Iterator[FailingService]:
         yield FailingService(service)
 
 
-def ask_failing(gateway: WorkerGateway) -> Answer:
+def ask_failing(gateway: WorkerGateway) -> WorkerResponse:
     return gateway.ask("x", "failing/m", background=True)  # A job is not retried after an error of the server.
 
 

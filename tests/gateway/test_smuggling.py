@@ -162,8 +162,8 @@ def all_bytes_of(harness: GatewayHarness, raw: bytes) -> bytes:
     return got
 
 
-def statuses(answer: bytes) -> list[int]:
-    return [int(found) for found in re.findall(rb"HTTP/1\.1 (\d{3}) ", answer)]
+def statuses(response: bytes) -> list[int]:
+    return [int(found) for found in re.findall(rb"HTTP/1\.1 (\d{3}) ", response)]
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
@@ -246,7 +246,7 @@ def test_a_bad_signature_is_refused_from_the_head(harness: GatewayHarness, simul
     request = signed_request(b"{}", **BAD_CLAIMS[name])  # type: ignore[arg-type]
     before = simulator.total
     with SocketClient(harness, first=raw(request)[0]) as client:
-        status, _, body = client.answer()
+        status, _, body = client.read_response()
     assert status == 403 and b"key of this gateway is missing or wrong" in body
     assert simulator.total == before
     with pytest.raises(NotAuthorised):
@@ -270,7 +270,7 @@ def test_a_signed_body_hash_authenticates_the_head_and_is_compared_with_the_body
     top, body = raw(signed_request(good, covered=HASHED, x_amz_content_sha256=sha256_hex(good)))
     for sent, status in ((body, 200), (other, 403)):
         with SocketClient(harness, first=top + sent) as client:
-            assert client.answer()[0] == status
+            assert client.read_response()[0] == status
     assert simulator.total == before + 1
 
 
@@ -280,7 +280,7 @@ def test_a_signature_without_a_hash_still_covers_the_body(harness: GatewayHarnes
     for sent, status in ((body, 200), (converse_body("evil"), 403)):
         with SocketClient(harness, first=top) as client:
             client.send(sent)
-            assert client.answer()[0] == status
+            assert client.read_response()[0] == status
     assert simulator.total == before + 1
 
 
@@ -297,11 +297,11 @@ def test_unauthenticated_requests_use_no_memory_of_others(harness: GatewayHarnes
         load = harness.running.gateway.memory_budget
         assert (load.requests, load.request_bytes) == (0, 0)
         with SocketClient(harness, first=request_bytes("let me in")) as client:
-            assert client.answer()[0] == 200
+            assert client.read_response()[0] == 200
         top, body = raw(signed_request(converse_body("me too")))
         with SocketClient(harness, first=top) as client:
             client.send(body)
-            assert client.answer()[0] == 200
+            assert client.read_response()[0] == 200
 
 
 def test_a_flood_of_sockets_without_a_key_blocks_no_client(harness: GatewayHarness) -> None:
@@ -315,9 +315,9 @@ def test_a_flood_of_sockets_without_a_key_blocks_no_client(harness: GatewayHarne
             top, body = raw(signed_request(converse_body("boto3, from the same address")))
             with SocketClient(harness, first=top) as client:
                 client.send(body)
-                assert client.answer()[0] == 200
+                assert client.read_response()[0] == 200
         with SocketClient(harness, first=request_bytes()) as client:
-            assert client.answer()[0] == 200
+            assert client.read_response()[0] == 200
 
 
 def test_an_evicted_request_gets_an_error_of_its_dialect(
@@ -327,7 +327,7 @@ def test_an_evicted_request_gets_an_error_of_its_dialect(
     with start_gateway(upstream_config("one", "anthropic", simulator.url), tmp_path) as small, ExitStack() as stack:
         top, _ = raw(signed_request(b"x" * 1000, path="/v1/messages"))
         clients = [stack.enter_context(SocketClient(small, first=top)) for _ in range(3)]
-        status, headers, body = clients[0].answer()
+        status, headers, body = clients[0].read_response()
         assert (status, json.loads(body)["error"]["type"]) == (529, "overloaded_error")
         assert headers["retry-after"] == "1"
 
@@ -337,10 +337,10 @@ def test_an_unauthenticated_body_has_a_short_timeout(monkeypatch: pytest.MonkeyP
     with start_gateway("", tmp_path) as harness:
         top, body = raw(signed_request(converse_body()))
         with SocketClient(harness, first=top + body[:5]) as client:
-            assert client.answer()[0] == 408
+            assert client.read_response()[0] == 408
         with SocketClient(harness, first=head(100)) as proven:  # authenticated requests have their own, longer timeout
             proven.send(b"x" * 100)
-            assert proven.answer()[0] == 400
+            assert proven.read_response()[0] == 400
 
 
 def test_a_pool_evicts_the_oldest_request_of_the_largest_peer() -> None:
@@ -361,7 +361,7 @@ def test_a_pool_evicts_the_oldest_request_of_the_largest_peer() -> None:
     assert refused == ["a1", "a2", "b1"]
     with pytest.raises(Overloaded):
         enter("d", "d1", 1001)
-    assert pool.load.request_bytes <= 1000 and len(pool) <= 4
+    assert pool.budget.request_bytes <= 1000 and len(pool) <= 4
 
 
 def test_bytes_of_a_pool_are_released_once() -> None:
@@ -374,7 +374,7 @@ def test_bytes_of_a_pool_are_released_once() -> None:
     assert [fault.status for fault in faults] == [503]
     first.leave()
     second.leave()
-    assert (pool.load.request_bytes, pool.load.requests, len(pool)) == (0, 0, 0)
+    assert (pool.budget.request_bytes, pool.budget.requests, len(pool)) == (0, 0, 0)
 
 
 def test_known_signers_are_not_evicted_for_unknown_ones() -> None:
@@ -405,12 +405,12 @@ def test_a_content_length_is_reserved_at_admission(tmp_path: Path, simulator: Si
         wait_until(lambda: harness.running.gateway.memory_budget.request_bytes == 8 * len(body))
         for path, status in (("/v1/messages", 529), ("/v1/chat/completions", 503)):
             with SocketClient(harness, first=head(len(body), path=path)) as late:
-                late_status, headers, _ = late.answer()
+                late_status, headers, _ = late.read_response()
                 assert (late_status, headers["retry-after"]) == (status, "1")
                 assert headers.get("connection") == "close"
         for client in clients:
             client.send(body[1000:])
-        assert [client.answer()[0] for client in clients] == [200] * 8
+        assert [client.read_response()[0] for client in clients] == [200] * 8
         wait_until(lambda: harness.running.gateway.memory_budget.request_bytes == 0)
 
 
@@ -422,10 +422,10 @@ def test_body_bytes_in_the_first_read_are_counted(tmp_path: Path, simulator: Sim
         account = harness.running.gateway.memory_budget.enter()
         account.reserve(1024 * 1024 - 10)
         with SocketClient(harness, first=request_bytes("a request that comes in one piece")) as client:
-            assert client.answer()[0] == 529
+            assert client.read_response()[0] == 529
         account.leave()
         with SocketClient(harness, first=request_bytes("now it fits")) as client:
-            assert client.answer()[0] == 200
+            assert client.read_response()[0] == 200
 
 
 def test_a_chunked_body_is_counted_as_it_arrives(tmp_path: Path, simulator: Simulator) -> None:
@@ -436,7 +436,7 @@ def test_a_chunked_body_is_counted_as_it_arrives(tmp_path: Path, simulator: Simu
             client.send(b"40000\r\n" + b"x" * 0x40000 + b"\r\n")
             wait_until(lambda: harness.running.gateway.memory_budget.request_bytes == 0x40000)
             client.send(b"F0000\r\n" + b"x" * 0xF0000)
-            assert client.answer()[0] == 529
+            assert client.read_response()[0] == 529
         wait_until(lambda: harness.running.gateway.memory_budget.request_bytes == 0)
 
 
@@ -449,7 +449,7 @@ def test_a_body_that_arrives_too_slowly_is_refused_long_before_its_deadline(
     with start_gateway("", tmp_path, server__min_body_rate=1000) as harness:
         with SocketClient(harness, first=head(5000 if framed else None)) as client:
             client.send(b"x" * 50 if framed else b"10\r\n" + b"x" * 16 + b"\r\n")
-            status, _, body = client.answer()
+            status, _, body = client.read_response()
             assert (status, json.loads(body)["type"]) == (408, "error")
             assert b"server.min_body_rate" in body
         assert harness.log_lines()[0]["status"] == 408

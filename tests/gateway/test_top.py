@@ -20,8 +20,8 @@ from dragoman.gateway.access_log import MAX_REQUESTS, AccessLog, logged_request
 from dragoman.gateway.activity import (
     Activity,
     ActivitySummary,
-    CooldownLeft,
     EndedRequest,
+    RemainingCooldown,
     RunningRequest,
     UpstreamActivity,
     measure_activity,
@@ -87,7 +87,7 @@ def test_attempts_are_counted_for_the_upstream_that_they_were_sent_to() -> None:
 
 
 def test_the_worst_health_and_all_cooldowns_of_workers_are_shown() -> None:
-    cooldowns = [CooldownLeft("key", models, "rate_limit", 9.0) for models in ("a", "a", "b")]
+    cooldowns = [RemainingCooldown("key", models, "rate_limit", 9.0) for models in ("a", "a", "b")]
     workers = [
         Activity((), (), 60.0, (UpstreamActivity("one", health, 0, 0, (cooldown,)),))
         for health, cooldown in zip(("ok", "failing", "unused"), cooldowns, strict=True)

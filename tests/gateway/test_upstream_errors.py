@@ -63,8 +63,8 @@ def test_errors_have_the_shape_of_the_clients_dialect(tmp_path: Path) -> None:
 def test_a_429_always_has_a_retry_after(message_body: str, tmp_path: Path) -> None:
     script = f'then = "last"\n[[turn]]\nstatus = 429\nmessage = "slow down"\n{message_body}'
     with gateway_with_simulator(script, tmp_path, "anthropic") as (harness, simulator):
-        status, headers, answer = harness.request("/v1/chat/completions", openai_body(stream=True))
-        assert (status, b"slow down" in answer) == (429, True)
+        status, headers, response = harness.request("/v1/chat/completions", openai_body(stream=True))
+        assert (status, b"slow down" in response) == (429, True)
         assert headers["retry-after"] == ("7" if message_body else "2")
         assert simulator.total == (1 if message_body else 3)  # seven seconds are longer than the gateway waits
 
@@ -73,8 +73,8 @@ def test_a_short_retry_after_is_waited_for_without_an_error_for_the_client(tmp_p
     script = '[[turn]]\nstatus = [429, 503]\nretry_after = 0.1\n[[turn]]\ntext = "At last."'
     with gateway_with_simulator(script, tmp_path, "openai") as (harness, simulator):
         with openai.OpenAI(api_key=KEY, base_url=f"{harness.url}/v1", max_retries=0) as client:
-            answer = client.chat.completions.create(**openai_body())
-        assert answer.choices[0].message.content == "At last."
+            response = client.chat.completions.create(**openai_body())
+        assert response.choices[0].message.content == "At last."
         assert simulator.total == 3
         [line] = harness.log_lines()
         assert (line["attempts"], len(line["tried"])) == (3, 2)
@@ -151,9 +151,9 @@ def test_an_error_frame_before_any_content_causes_a_fallback(client: str, tmp_pa
         text = upstream_config("busy", "anthropic", busy.url) + upstream_config("free", "kiro", free.url)
         text += '[[routes]]\nmatch = "m"\nupstream = "busy"\nfallbacks = ["free/claude-sonnet-4.5"]\n'
         with start_gateway(text, tmp_path) as harness:
-            status, headers, answer = harness.request(client, anthropic_body(stream=True))
+            status, headers, response = harness.request(client, anthropic_body(stream=True))
             assert (status, headers["dragoman-upstream"]) == (200, "free")
-            assert b"busy" not in answer and b"You said" in answer
+            assert b"busy" not in response and b"You said" in response
         assert (busy.total, free.total) == (3, 1)
 
 
@@ -296,11 +296,11 @@ def test_a_client_that_reads_nothing_stops_the_upstream(tmp_path: Path) -> None:
 
 
 def test_requests_above_the_limit_wait_and_the_rest_is_refused(tmp_path: Path) -> None:
-    answer = b'{"id":"c","model":"m","choices":[{"index":0,"message":{"content":"x"},"finish_reason":"stop"}]}'
+    response = b'{"id":"c","model":"m","choices":[{"index":0,"message":{"content":"x"},"finish_reason":"stop"}]}'
     page = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
     more = "limits.concurrency = 1\nlimits.queue = 1\nlimits.queue_wait = 60"
     with (
-        gated_server(page % (len(answer), answer)) as (url, gate),
+        gated_server(page % (len(response), response)) as (url, gate),
         start_gateway(upstream_config("one", "openai", url, more), tmp_path) as harness,
     ):
         statuses: list[int] = []

@@ -38,7 +38,7 @@ def recording_server(status: int, kind: str, body: bytes, **headers: str) -> Ite
     fields = {"content-type": kind, "content-length": str(len(body)), "connection": "close", **headers}
     head = f"HTTP/1.1 {status} Any\r\n" + "".join(f"{name}: {value}\r\n" for name, value in fields.items()) + "\r\n"
     canned = FixedResponseServer()
-    canned.answer = lambda: iter((head.encode() + body,))
+    canned.respond = lambda: iter((head.encode() + body,))
     try:
         yield f"http://127.0.0.1:{canned.port}", canned.digests
     finally:
@@ -97,9 +97,9 @@ def test_a_whole_response_with_a_blank_name_does_not_pass_in_the_same_dialect(na
         recording_server(200, "application/json", body) as (url, requests),
         start_gateway(upstream_config("one", "openai", url), tmp_path) as harness,
     ):
-        status, _, answer = harness.request("/v1/chat/completions", openai_body())
+        status, _, response = harness.request("/v1/chat/completions", openai_body())
     assert (status, len(requests)) == (502, 1)
-    assert b"function.name" in answer
+    assert b"function.name" in response
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -112,10 +112,10 @@ def test_a_redirect_is_a_502_without_a_retry(status: int, client: str, stream: b
         recording_server(status, "text/html", b"moved to " + where.encode(), location=where) as (url, requests),
         start_gateway(upstream_config("one", "openai", url), tmp_path) as harness,
     ):
-        answered, _, answer = harness.request(path, body)
+        answered, _, response = harness.request(path, body)
     assert (answered, len(requests)) == (502, 1)
-    assert b"redirect" in answer and str(status).encode() in answer
-    assert b"elsewhere" not in answer and url.encode() not in answer
+    assert b"redirect" in response and str(status).encode() in response
+    assert b"elsewhere" not in response and url.encode() not in response
 
 
 @pytest.mark.parametrize("client", ["anthropic", "openai"])
@@ -127,10 +127,10 @@ def test_a_whole_response_instead_of_a_stream_is_sent_as_a_stream(name: str, cli
         recording_server(200, "application/json", body) as (url, requests),
         start_gateway(upstream_config("one", name, url), tmp_path) as harness,
     ):
-        status, headers, answer = harness.request(path, asks)
+        status, headers, response = harness.request(path, asks)
     assert (status, len(requests)) == (200, 1)
     assert headers["content-type"].startswith("text/event-stream")
-    reply = assemble_reply(laws.decode_events(registry.get(client), answer))
+    reply = assemble_reply(laws.decode_events(registry.get(client), response))
     assert [block.name for block in reply.choices[0].blocks if isinstance(block, ToolCall)] == ["read"]
     assert "".join(block.text for block in reply.choices[0].blocks if isinstance(block, Text)) == "Hello"
 
@@ -143,8 +143,8 @@ def test_an_error_in_a_whole_response_is_reported(tmp_path: Path) -> None:
         ),
         start_gateway(upstream_config("one", "openai", url), tmp_path) as harness,
     ):
-        status, _, answer = harness.request("/v1/messages", anthropic_body(stream=True))
-    assert status >= 400 and b"no such thing" in answer
+        status, _, response = harness.request("/v1/messages", anthropic_body(stream=True))
+    assert status >= 400 and b"no such thing" in response
 
 
 @pytest.mark.parametrize("client", ["anthropic", "openai"])
@@ -160,11 +160,11 @@ def test_a_stream_instead_of_a_whole_response_is_collected(name: str, client: st
         recording_server(200, "text/event-stream", body) as (url, requests),
         start_gateway(upstream_config("one", name, url), tmp_path) as harness,
     ):
-        status, _, answer = harness.request(path, asks)
+        status, _, response = harness.request(path, asks)
     assert (status, len(requests)) == (200, 1)
-    reply = registry.get(client).codec.parse_reply(answer, EMPTY_REQUEST)
+    reply = registry.get(client).codec.parse_reply(response, EMPTY_REQUEST)
     assert [block.name for block in reply.choices[0].blocks if isinstance(block, ToolCall)] == ["read"]
-    assert json.loads(answer)
+    assert json.loads(response)
 
 
 # --- tool calls without an id or a name, also with the same dialect on both sides
@@ -175,8 +175,8 @@ _USAGE = {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}
 def whole_bedrock(use: dict[str, Any]) -> bytes:
     content = [{"toolUse": {"input": {}, **use}}]
     output = {"message": {"role": "assistant", "content": content}}
-    answer = {"output": output, "stopReason": "tool_use", "usage": _USAGE, "metrics": {"latencyMs": 1}}
-    return json.dumps(answer).encode()
+    response = {"output": output, "stopReason": "tool_use", "usage": _USAGE, "metrics": {"latencyMs": 1}}
+    return json.dumps(response).encode()
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -198,9 +198,9 @@ def test_a_blank_id_or_name_of_bedrock_never_reaches_a_client(client: str, use: 
         recording_server(200, "application/json", whole_bedrock(use)) as (url, requests),
         start_gateway(upstream_config("one", "bedrock", url), tmp_path) as harness,
     ):
-        status, _, answer = harness.request(*client_request(client))
+        status, _, response = harness.request(*client_request(client))
     assert (status, len(requests)) == (502, 1)
-    assert b"toolUse" in answer
+    assert b"toolUse" in response
 
 
 NAMELESS: dict[str, Any] = {
@@ -255,6 +255,6 @@ def test_a_whole_response_in_the_same_dialect_is_checked_like_a_stream(name: str
         recording_server(200, "application/json", json.dumps(NAMELESS[name]).encode()) as (url, requests),
         start_gateway(upstream_config("one", name, url), tmp_path) as harness,
     ):
-        status, _, answer = harness.request(*client_request(name))
+        status, _, response = harness.request(*client_request(name))
     assert (status, len(requests)) == (502, 1)
-    assert b"name: expected a string that is not blank" in answer
+    assert b"name: expected a string that is not blank" in response

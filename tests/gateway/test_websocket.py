@@ -331,10 +331,10 @@ def test_one_message_may_wait_and_no_more(tmp_path: Path) -> None:
             wait_until(lambda: harness.running.gateway.in_flight == 0)
 
 
-# --- lanes: messages with a stream_id
+# --- queues: messages with a stream_id
 
 
-def test_lanes_do_not_wait_for_each_other_and_can_continue_one_response(tmp_path: Path) -> None:
+def test_queues_do_not_wait_for_each_other_and_can_continue_one_response(tmp_path: Path) -> None:
     head, body = sse_response(
         b'{"choices":[{"index":0,"delta":{"content":"late"},"finish_reason":"stop"}]}',
         b"[DONE]",
@@ -380,11 +380,11 @@ def test_a_stream_id_of_another_form_is_an_error(tmp_path: Path, stream_id: Any)
         assert (error["status"], "stream_id" in error["error"]["message"], simulator.total) == (400, True, 0)
 
 
-def test_too_many_lanes_end_the_session(tmp_path: Path) -> None:
+def test_too_many_queues_end_the_session(tmp_path: Path) -> None:
     with gated_server(*reversed(sse_response(b"[DONE]"))) as (url, gate):
         config = upstream_config("one", "openai", url)
         with start_gateway(config, tmp_path) as harness, session(harness) as client:
-            for number in range(websocket.MAX_LANES + 1):
+            for number in range(websocket.MAX_QUEUES + 1):
                 client.send(model=MODEL, input="x", stream_id=str(number))
             assert client.wait_closed() == 1008
             gate.set()
@@ -429,7 +429,7 @@ def test_a_client_that_leaves_cancels_its_upstream(tmp_path: Path) -> None:
 # --- load: many sessions, slow readers, a gateway that stops
 
 
-def test_256_sessions_are_held_at_once(tmp_path: Path) -> None:
+def test_256_sessions_are_open_at_once(tmp_path: Path) -> None:
     limits: dict[str, Any] = {"server__limits__peer_connections": 512, "more": "limits.concurrency = 256"}
     with gateway_with_simulator("", tmp_path, **limits) as (harness, simulator), ExitStack() as stack:
         clients = [stack.enter_context(session(harness)) for _ in range(256)]
@@ -467,7 +467,7 @@ def test_a_slow_reader_stops_its_upstream_only(tmp_path: Path) -> None:
     ):
 
         def stands_still() -> bool:
-            """Whether nothing was read from the endless upstream while another session got answers."""
+            """Whether nothing was read from the endless upstream while another session got responses."""
             before = endless.sent
             for _ in range(20):
                 other.send(model=MODEL, input="hello", store=False)

@@ -22,7 +22,7 @@ from tests.gateway.harness import KEY, TIMEOUT, wait_until
 _PROCESS = slice(len("req_") + 12, len("req_") + 24)  # the part of a request id that belongs to the process
 
 
-class Answer:
+class WorkerResponse:
     """The response to a request, and the worker that served it."""
 
     def __init__(self, gateway: WorkerGateway, response: http.client.HTTPResponse) -> None:
@@ -75,17 +75,17 @@ class WorkerGateway:
         method: str = "POST",
         key: str = KEY,
         connection: http.client.HTTPConnection | None = None,
-    ) -> Answer:
+    ) -> WorkerResponse:
         """Send a request, over a connection of its own unless one is given."""
         used = connection or self.connect()
         try:
             used.request(method, path, None if body is None else json.dumps(body), {"x-api-key": key})
-            return Answer(self, used.getresponse())
+            return WorkerResponse(self, used.getresponse())
         finally:
             if connection is None:
                 used.close()
 
-    def ask(self, text: str = "hello", model: str = "chat/m", *, key: str = KEY, **more: Any) -> Answer:
+    def ask(self, text: str = "hello", model: str = "chat/m", *, key: str = KEY, **more: Any) -> WorkerResponse:
         """Send a request of the Responses API."""
         return self.request("/v1/responses", {"model": model, "input": text, **more}, key=key)
 
@@ -108,7 +108,7 @@ class WorkerGateway:
         return admin.send_admin_request(socket_of(self.socket, number), what, method, TIMEOUT)
 
     def message(self, number: int, name: str, message: Any) -> tuple[int, bytes]:
-        """Send a message to a worker, as its siblings do. Return the status and the answer."""
+        """Send a message to a worker, as its siblings do. Return the status and the response."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(TIMEOUT)
             connection.connect(str(socket_of(self.socket, number)))

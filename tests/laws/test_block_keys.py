@@ -82,7 +82,7 @@ def make_request(model: str, thinks: bool) -> Conversation:
 
 @st.composite
 def event_streams(draw: st.DrawFn) -> Events:
-    """One stream whose texts hold what filters look for, whose blocks overlap, and whose blocks carry seals."""
+    """One stream whose texts hold what filters look for, whose blocks overlap, and whose blocks have signatures."""
     keys = BlockKeys()
     lives: list[list[Event]] = []
     for _ in range(draw(st.integers(0, 5))):
@@ -92,17 +92,19 @@ def event_streams(draw: st.DrawFn) -> Events:
                 (None, None, Signature("gemini", "c2ln"), Signature("anthropic", "sig"), Signature("kiro", "s"))
             )
         )
-        sealed: list[Event] = [SignatureAdded(key, signature)] if signature is not None else []
+        signature_events: list[Event] = [SignatureAdded(key, signature)] if signature is not None else []
         pieces = draw(st.lists(st.sampled_from(PIECES), max_size=3))
         if kind == "call":
             name = draw(st.sampled_from(("read", "mcp_a_b", "patch")))
             deltas = [ArgumentsDelta(key, words) for words in draw(st.lists(st.sampled_from(ARGUMENTS), max_size=2))]
-            lives.append([BlockStarted(key, ToolCall(f"call_{key}", name)), *deltas, *sealed, BlockEnded(key)])
+            lives.append(
+                [BlockStarted(key, ToolCall(f"call_{key}", name)), *deltas, *signature_events, BlockEnded(key)]
+            )
         elif kind == "text":
             lives.append([BlockStarted(key, Text("")), *(TextDelta(key, each) for each in pieces), BlockEnded(key)])
         else:
             thought = BlockStarted(key, Reasoning("", draw(st.sampled_from(("anthropic", "kiro", "gemini")))))
-            lives.append([thought, *(ReasoningDelta(key, each) for each in pieces), *sealed, BlockEnded(key)])
+            lives.append([thought, *(ReasoningDelta(key, each) for each in pieces), *signature_events, BlockEnded(key)])
     events: list[Event] = [Started("msg_1", "m")]
     while lives:
         life = lives[draw(st.integers(0, min(1, len(lives) - 1)))]
@@ -143,14 +145,14 @@ def grammar_holds_everywhere(translation_plan: Plan, pieces: list[bytes]) -> Non
 
 
 def client_reads_it(translation_plan: Plan, pieces: list[bytes]) -> None:
-    answer, client = ResponseTranslator(translation_plan, fixed_environment()), translation_plan.client
-    out = b"".join([*map(answer.feed, pieces), answer.close()])
+    response, client = ResponseTranslator(translation_plan, fixed_environment()), translation_plan.client
+    out = b"".join([*map(response.feed, pieces), response.close()])
     frames = client.binding.frame_decoder()
     breaches = client.codec.stream_breaches([*frames.feed(out), *frames.close()])
     # Arguments stay what the model wrote, cut or not; not every stream has figures (docs/decisions/content.md#d3).
     beside = ("json", "input_cut", "no_usage")
     numbering = [each for each in breaches if not each.rule.endswith(beside)]
-    assert not numbering or answer.fault is not None, (numbering, out)
+    assert not numbering or response.fault is not None, (numbering, out)
     again = EventOrderCheck()
     again.check(laws.decode_events(client, out))
     assert again.is_over
@@ -195,7 +197,7 @@ def test_the_grammar_holds_for_every_story(story: Story, client: str) -> None:
 
 
 def makers() -> Iterator[MakeResponseFilter]:
-    """The answer half of every filter that any pair of dialects and any setting can have."""
+    """The response half of every filter that any pair of dialects and any setting can have."""
     choices = [
         TranslationSettings(think_tags=think, raw_tools=raw, raw_tools_mode=mode)  # type: ignore[arg-type]
         for think, raw, mode in ((True, "auto", "live"), (False, "kimi", "buffered"), (False, "hermes", "live"))
@@ -204,7 +206,7 @@ def makers() -> Iterator[MakeResponseFilter]:
     for client, upstream, settings in itertools.product(DIALECTS, DIALECTS, choices):
         for make in planned(client, upstream, "claude-sonnet-4", True, settings).response_filters:
             kind = repr(type(make(Notes(), BlockKeys())))
-            by = client if "seals" in kind or "foreign" in kind else settings.raw_tools or ""
+            by = client if "signatures" in kind or "foreign" in kind else settings.raw_tools or ""
             if (kind, by) not in seen:
                 seen.add((kind, by))
                 yield make
@@ -249,7 +251,7 @@ def test_gemini_signed_calls_with_think_tags_have_numbers_of_their_own() -> None
 @pytest.mark.parametrize(
     "text", ["<think>a</think>b", "<think>a</think>", HERMES, f"<think>a</think>{HERMES}", "plain"]
 )
-def test_an_item_that_was_announced_but_held_back_leaves_no_gap(text: str) -> None:
+def test_an_item_that_was_announced_but_buffered_leaves_no_gap(text: str) -> None:
     """Before, a Responses client got the message's `output_item.added`, and then another item at the same index."""
     events = (Started("i", "m"), BlockStarted(0, Text("")), TextDelta(0, text), BlockEnded(0))
     data = stream_of("responses", (*events, Stopped(Stop(StopReason.END)), FINISHED))

@@ -2,7 +2,7 @@
 
 Each dialect has two tables of odd streams. `BROKEN`: a call or block is dropped, merged or left open, or the end is
 missing, and the client gets its dialect's error. `HARMLESS`: nothing is lost, and the stream ends well. Other tests put
-one frame that cannot be read into a good stream (docs/decisions/answers.md#d7).
+one frame that cannot be read into a good stream (docs/decisions/responses.md#d7).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dragoman.wire.eventstream import encode_event
 from tests.anthropic_client import parse_sse as data_of
 
 DIALECTS = sorted(registry.names())
-Event: TypeAlias = tuple[str, Any]  # kind, data; bytes instead of a document go out as they are
+Event: TypeAlias = tuple[str, Any]  # kind, data; bytes instead of a document are sent as they are
 Stream: TypeAlias = list[Event]
 
 
@@ -379,18 +379,18 @@ def planned(client: str, upstream: str, **settings: Any) -> Plan:
 
 
 def translated(
-    translation_plan: Plan, data: bytes, *, bytewise: bool = False, passing: bool = False
+    translation_plan: Plan, data: bytes, *, bytewise: bool = False, is_pass_through: bool = False
 ) -> tuple[bytes, ResponseTranslator]:
-    answer = (
+    response = (
         PassThrough(translation_plan, fixed_environment())
-        if passing
+        if is_pass_through
         else ResponseTranslator(translation_plan, fixed_environment())
     )
     pieces = [data[at : at + 1] for at in range(len(data))] if bytewise else [data]
-    return b"".join([*map(answer.feed, pieces), answer.close()]), answer
+    return b"".join([*map(response.feed, pieces), response.close()]), response
 
 
-def ways(dialect: str) -> Iterable[tuple[Plan, bool]]:
+def plans_to_all_clients(dialect: str) -> Iterable[tuple[Plan, bool]]:
     """Every client, and the same dialect in all its ways: bytes that pass, frames that are kept, and written anew."""
     for client in DIALECTS:
         yield planned(client, dialect), False
@@ -407,25 +407,25 @@ def ends_well(client: Dialect, out: bytes) -> bool:
 @pytest.mark.parametrize(("dialect", "stream"), [*rows(BROKEN)])
 def test_a_broken_stream_ends_with_the_clients_error(dialect: str, stream: Stream) -> None:
     data = b"".join(FRAMING[dialect](*event) for event in stream)
-    for translation_plan, passing in ways(dialect):
+    for translation_plan, is_pass_through in plans_to_all_clients(dialect):
         for bytewise in (False, True):
-            out, answer = translated(translation_plan, data, bytewise=bytewise, passing=passing)
-            assert answer.fault is not None, (translation_plan.client.name, passing, out)
-            assert not ends_well(translation_plan.client, out), (translation_plan.client.name, passing, out)
+            out, response = translated(translation_plan, data, bytewise=bytewise, is_pass_through=is_pass_through)
+            assert response.fault is not None, (translation_plan.client.name, is_pass_through, out)
+            assert not ends_well(translation_plan.client, out), (translation_plan.client.name, is_pass_through, out)
             if (
                 translation_plan.client.name == "openai"
             ):  # its SDKs look for this field alone, and take `[DONE]` for a good end
-                assert b'"error":' in out, (passing, out)
+                assert b'"error":' in out, (is_pass_through, out)
 
 
 @pytest.mark.parametrize(("dialect", "stream"), [*rows(HARMLESS)])
 def test_a_harmless_oddity_passes(dialect: str, stream: Stream) -> None:
     data = b"".join(FRAMING[dialect](*event) for event in stream)
-    for translation_plan, passing in ways(dialect):
+    for translation_plan, is_pass_through in plans_to_all_clients(dialect):
         for bytewise in (False, True):
-            out, answer = translated(translation_plan, data, bytewise=bytewise, passing=passing)
-            assert answer.fault is None, (translation_plan.client.name, passing, answer.fault)
-            assert ends_well(translation_plan.client, out), (translation_plan.client.name, passing, out)
+            out, response = translated(translation_plan, data, bytewise=bytewise, is_pass_through=is_pass_through)
+            assert response.fault is None, (translation_plan.client.name, is_pass_through, response.fault)
+            assert ends_well(translation_plan.client, out), (translation_plan.client.name, is_pass_through, out)
             reply = assemble_reply(laws.decode_events(translation_plan.client, out))
             calls = [block for block in reply.choices[0].blocks if isinstance(block, ToolCall)]
             assert [json.loads(call.arguments or "{}") for call in calls][:1] == [{"path": "a"}], out
@@ -450,25 +450,27 @@ def test_calls_that_share_an_index_are_not_passed_on_as_they_came() -> None:
 
 
 def test_a_gemini_call_in_pieces_that_a_limit_cut_is_not_complete() -> None:
-    """An open call is closed uncompleted where the answer stopped at a limit (docs/decisions/answers.md#d7)."""
+    """An open call is closed uncompleted where the response stopped at a limit (docs/decisions/responses.md#d7)."""
     stream = [G_TEXT, *G_PIECES[:2], _g({"text": ""}, stop="MAX_TOKENS")]
     data = b"".join(FRAMING["gemini"](*event) for event in stream)
-    for translation_plan, passing in ways("gemini"):
-        out, answer = translated(translation_plan, data, passing=passing)
+    for translation_plan, is_pass_through in plans_to_all_clients("gemini"):
+        out, response = translated(translation_plan, data, is_pass_through=is_pass_through)
         reply = assemble_reply(laws.decode_events(translation_plan.client, out))
-        assert answer.fault is None and reply.choices[0].stop.reason is StopReason.LENGTH, translation_plan.client.name
+        assert response.fault is None and reply.choices[0].stop.reason is StopReason.LENGTH, (
+            translation_plan.client.name
+        )
 
 
 def test_the_error_field_of_old_llama_cpp_servers_is_the_error() -> None:
     """They write `error:` where others write `data:`; by the specification of SSE it is nothing."""
     data = b"".join(FRAMING["openai"](*event) for event in (O_ROLE, O_TEXT))
     data += b'error: {"code":400,"message":"too long","type":"exceed_context_size_error"}\n\n'
-    for translation_plan, passing in ways("openai"):
+    for translation_plan, is_pass_through in plans_to_all_clients("openai"):
         for bytewise in (False, True):
-            out, answer = translated(translation_plan, data, bytewise=bytewise, passing=passing)
-            assert answer.fault is not None and answer.fault.kind == "context_full", (
+            out, response = translated(translation_plan, data, bytewise=bytewise, is_pass_through=is_pass_through)
+            assert response.fault is not None and response.fault.kind == "context_full", (
                 translation_plan.client.name,
-                passing,
+                is_pass_through,
             )
             assert b"too long" in out and not ends_well(translation_plan.client, out)
 
@@ -480,10 +482,10 @@ def test_calls_that_share_index_and_name_and_have_no_ids_are_not_merged(pieces: 
     data = b"".join(FRAMING["openai"](*event) for event in [O_ROLE, *calls, *O_END])
     for client in DIALECTS:
         for bytewise in (False, True):
-            out, answer = translated(planned(client, "openai"), data, bytewise=bytewise)
+            out, response = translated(planned(client, "openai"), data, bytewise=bytewise)
             found = assemble_reply(laws.decode_events(registry.get(client), out)).choices[0].blocks
             arguments = [json.loads(block.arguments) for block in found if isinstance(block, ToolCall)]
-            assert arguments == [{"path": "a"}] * 3 and answer.fault is None, (client, out)
+            assert arguments == [{"path": "a"}] * 3 and response.fault is None, (client, out)
 
 
 # --- one frame that cannot be read
@@ -504,11 +506,11 @@ def test_a_frame_that_cannot_be_read_passes_in_its_own_dialect(dialect: str, kin
     bad = bad_frame(dialect, kind)
     for at in range(1, len(frames)):
         data = b"".join([*frames[:at], bad, *frames[at:]])
-        for passing in (False, True):
-            out, answer = translated(planned(dialect, dialect), data, passing=passing)
-            assert answer.fault is None and bad in out
-            assert [(note.rule, note.action) for note in answer.notes].count(("stream.unread_frame", "changed")) == 1
-            if passing:
+        for is_pass_through in (False, True):
+            out, response = translated(planned(dialect, dialect), data, is_pass_through=is_pass_through)
+            assert response.fault is None and bad in out
+            assert [(note.rule, note.action) for note in response.notes].count(("stream.unread_frame", "changed")) == 1
+            if is_pass_through:
                 assert out == data
 
 
@@ -525,10 +527,10 @@ def test_a_frame_that_cannot_be_read_is_left_out_unless_a_block_is_open(dialect:
             decoder.feed(frame)
         for client in DIALECTS:
             translation_plan = planned(client, dialect, repair=True)
-            out, answer = translated(translation_plan, data)
-            assert (answer.fault is not None) == decoder.is_open, (client, at, answer.fault)
+            out, response = translated(translation_plan, data)
+            assert (response.fault is not None) == decoder.is_open, (client, at, response.fault)
             assert ends_well(translation_plan.client, out) != decoder.is_open
-            noted = ("stream.unread_frame", "dropped") in [(note.rule, note.action) for note in answer.notes]
+            noted = ("stream.unread_frame", "dropped") in [(note.rule, note.action) for note in response.notes]
             assert noted != decoder.is_open
         verdicts.add(decoder.is_open)
     assert True in verdicts
@@ -537,5 +539,5 @@ def test_a_frame_that_cannot_be_read_is_left_out_unless_a_block_is_open(dialect:
 def test_an_error_that_cannot_be_read_is_an_error() -> None:
     data = b"".join(FRAMING["anthropic"](*event) for event in A_GOOD[:4]) + b"event: error\ndata: busy\n\n"
     for client in DIALECTS:
-        out, answer = translated(planned(client, "anthropic"), data)
-        assert answer.fault is not None and not ends_well(registry.get(client), out)
+        out, response = translated(planned(client, "anthropic"), data)
+        assert response.fault is not None and not ends_well(registry.get(client), out)

@@ -1,4 +1,4 @@
-"""Prompt-cache marks that go out in another dialect and are read there are the same marks.
+"""Prompt-cache marks that are sent in another dialect and are read there are the same marks.
 
 The law: translate a request with marks to another dialect, read it there, and translate it back. Each text of the
 system prompt and of user messages has the mark that it had before, with the same lifetime. It holds for the forms of
@@ -66,8 +66,8 @@ def marked_conversations(draw: st.DrawFn, form: str) -> Conversation:
     ]
     messages: list[Message] = []
     for text in texts[1:]:
-        answer = () if not messages else (Message("assistant", (Text("yes"),)),)
-        messages += [*answer, Message("user", (text,))]
+        response = () if not messages else (Message("assistant", (Text("yes"),)),)
+        messages += [*response, Message("user", (text,))]
     return Conversation("m", tuple(messages), system=(texts[0],), max_tokens=100)
 
 

@@ -65,7 +65,7 @@ def target_of(name: str) -> tuple[Dialect, str]:
 
 
 def planned(client: Dialect, upstream: Dialect, model: str, conversation: Conversation) -> Plan | None:
-    """The plan; None where the target's own refusal is the answer."""
+    """The plan; None where the target's own refusal is the response."""
     try:
         return plan(client, upstream, conversation, model=model)
     except DragomanError:
@@ -73,7 +73,7 @@ def planned(client: Dialect, upstream: Dialect, model: str, conversation: Conver
 
 
 class Rendered:
-    """A request as it goes out, without cache marks: its history, and all the rest."""
+    """A request as it is sent, without cache marks: its history, and all the rest."""
 
     def __init__(self, translation_plan: Plan) -> None:
         request = translation_plan.request()
@@ -138,7 +138,7 @@ def hold(client: Dialect, target: str, earlier: Conversation, later: Conversatio
     after = [*second.history, *([second.current] if second.current else [])]
     last = len(before) - 1
     assert after[:last] == before[:last]
-    assert after[last] == before[last] or (_is_blank_answer(earlier, later) and _goes_on(before[last], after[last]))
+    assert after[last] == before[last] or (_is_blank_reply(earlier, later) and _goes_on(before[last], after[last]))
     if _notes_that_thinking_does_not_return(short, long):
         return True
     assert second.tools[: len(first.tools)] == first.tools
@@ -151,11 +151,11 @@ def hold(client: Dialect, target: str, earlier: Conversation, later: Conversatio
     return True
 
 
-def _is_blank_answer(earlier: Conversation, later: Conversation) -> bool:
+def _is_blank_reply(earlier: Conversation, later: Conversation) -> bool:
     """Whether the model answered with nothing: where no such turn is taken, the next question joins the last."""
-    answer = later.messages[len(earlier.messages)]
-    is_blank = all(isinstance(block, Text) and not block.text.strip() for block in answer.blocks)
-    return is_blank or answer.role != "assistant"  # the client's own dialect may leave it out
+    response = later.messages[len(earlier.messages)]
+    is_blank = all(isinstance(block, Text) and not block.text.strip() for block in response.blocks)
+    return is_blank or response.role != "assistant"  # the client's own dialect may leave it out
 
 
 def _goes_on(before: Any, after: Any) -> bool:
@@ -215,13 +215,13 @@ REASONED = {
 }
 SYSTEM = Message("system", (Text("remember the rules"),))
 
-# Each is an answer of the model and what the user says next.
+# Each is a response of the model and what the user says next.
 EXCHANGES: dict[str, tuple[Message, ...]] = {
     "text": (_assistant(Text("yes")), _user(Text("go on"))),
     "marked text": (_assistant(_text("yes", mark=True)), _user(_text("go on", mark=True))),
-    "empty answer": (_assistant(), _user(Text("well?"))),
+    "empty reply": (_assistant(), _user(Text("well?"))),
     "blank texts": (_assistant(Text(" ")), _user(Text("\n"), Text("x"))),
-    "two answers": (_assistant(Text("one")), _assistant(Text("two ")), _user(Text("go on"))),
+    "two replies": (_assistant(Text("one")), _assistant(Text("two ")), _user(Text("go on"))),
     "two questions": (_assistant(Text("yes")), _user(Text("a")), _user(Text("b"))),
     "image": (_assistant(Text("show me")), _user(Text("here"), IMAGE)),
     "call": (_assistant(_call("call_1")), _user(_result("call_1"))),
@@ -262,8 +262,8 @@ EXCHANGES: dict[str, tuple[Message, ...]] = {
     "system before a question": (_assistant(Text("yes")), SYSTEM, _user(Text("go on"))),
     "system alone": (_assistant(Text("yes")), SYSTEM),
     "system between call and result": (_assistant(_call("call_19")), SYSTEM, _user(_result("call_19"))),
-    "answer after its calls": (_assistant(_call("call_20")), _assistant(Text("I read it")), _user(_result("call_20"))),
-    "sealed call": (_assistant(_call("call_21", signature=Signature("gemini", "c2VhbA=="))), _user(_result("call_21"))),
+    "reply after its calls": (_assistant(_call("call_20")), _assistant(Text("I read it")), _user(_result("call_20"))),
+    "signed call": (_assistant(_call("call_21", signature=Signature("gemini", "c2VhbA=="))), _user(_result("call_21"))),
     "document": (
         _assistant(Text("send it")),
         _user(Media("document", "application/pdf", "base64", PNG, "a report.pdf"), Text("there")),

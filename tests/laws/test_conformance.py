@@ -74,8 +74,8 @@ def test_cuts_do_not_matter(client: Dialect, events: Events, data: st.DataObject
 
 
 def _cuts_do_not_matter(source: Dialect, client: Dialect, events: Events, data: st.DataObject) -> None:
-    ways = ResponseFilters(plan(source, source, EMPTY_REQUEST), BlockKeys.after(events))
-    stream = laws.encode_events(source, ways.feed(events))
+    filters = ResponseFilters(plan(source, source, EMPTY_REQUEST), BlockKeys.after(events))
+    stream = laws.encode_events(source, filters.feed(events))
     if stream and data.draw(st.booleans(), "broken"):
         at = data.draw(st.integers(0, len(stream) - 1))
         stream = data.draw(st.sampled_from([stream[:at], stream[:at] + b"\xff" + stream[at + 1 :]]))
@@ -105,15 +105,15 @@ def test_arbitrary_json_raises_only_our_errors(body: object) -> None:
 
 
 @pytest.mark.parametrize("story", stories(), ids=str)
-def test_every_single_cut_of_every_story_gives_the_same_answer(story: Story) -> None:
+def test_every_single_cut_of_every_story_gives_the_same_response(story: Story) -> None:
     """The two stories that are longer than 3,000 bytes are cut at every ninth one; `make laws-long` tries all."""
     planned = plan(registry.get(story.client), registry.get(story.upstream), EMPTY_REQUEST)
     stream = story.stream
     whole = ResponseTranslator(planned, fixed_environment())
     expected = whole.feed(stream) + whole.close()
     for at in range(1, len(stream), 1 if len(stream) < 3000 or IS_LONG_RUN else 9):
-        answer = ResponseTranslator(planned, fixed_environment())
-        assert answer.feed(stream[:at]) + answer.feed(stream[at:]) + answer.close() == expected, at
+        response = ResponseTranslator(planned, fixed_environment())
+        assert response.feed(stream[:at]) + response.feed(stream[at:]) + response.close() == expected, at
     laws.cuts_do_not_matter(planned, stream, range(len(stream)))
 
 

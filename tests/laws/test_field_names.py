@@ -223,12 +223,12 @@ def test_no_name_of_an_unknown_field_of_a_request_is_special(story: Story, name:
 
 
 @pytest.mark.parametrize(("name", "body"), BODIES, ids=[name for name, _ in BODIES])
-def test_not_even_where_it_is_one_of_our_own_words(name: str, body: dict[str, Any]) -> None:
+def test_an_unknown_field_named_with_one_of_our_own_words_is_not_special(name: str, body: dict[str, Any]) -> None:
     requests_fare_alike(body, name, (*ODD, *WORDS))
 
 
 @pytest.mark.parametrize(("name", "body"), BODIES, ids=[name for name, _ in BODIES])
-def test_nothing_of_it_is_lost_or_noted_in_its_own_dialect(name: str, body: dict[str, Any]) -> None:
+def test_an_unknown_field_is_neither_lost_nor_noted_in_its_own_dialect(name: str, body: dict[str, Any]) -> None:
     for odd in (*ODD, *WORDS):
         translation = dragoman.translate_request({**body, odd: "planted"}, source=name, target=name)
         assert translation.body[odd] == "planted"
@@ -243,7 +243,7 @@ def test_unknown_fields_survive_a_round_trip_at_every_place(name: str, body: dic
     assert planted_words and sorted(planted_words) == sorted(re.findall(r"planted \d+", str(translation.body)))
 
 
-# --- answers
+# --- replies
 
 
 def with_planted(dialect: Dialect, text: bytes, field: str) -> bytes:
@@ -261,7 +261,7 @@ def with_planted(dialect: Dialect, text: bytes, field: str) -> bytes:
 
 @every_dialect
 @every_story
-def test_nor_is_one_of_a_stream(story: Story, name: str) -> None:
+def test_no_name_of_an_unknown_field_of_a_stream_is_special(story: Story, name: str) -> None:
     dialect, elsewhere = registry.get(name), registry.get(other_than(name))
     text = (story.folder / f"{name}.stream").read_bytes()
     conversation, other_conversation = (
@@ -275,9 +275,9 @@ def test_nor_is_one_of_a_stream(story: Story, name: str) -> None:
         return [_json(payload.data) for decoded in output for payload in encoder.feed(decoded.events)], ()
 
     def translated(field: str) -> Outcome:
-        answer = ResponseTranslator(plan(elsewhere, dialect, other_conversation), fixed_environment())
-        raw = answer.feed(with_planted(dialect, text, field)) + answer.close()
-        return raw.decode(errors="replace"), answer.notes
+        response = ResponseTranslator(plan(elsewhere, dialect, other_conversation), fixed_environment())
+        raw = response.feed(with_planted(dialect, text, field)) + response.close()
+        return raw.decode(errors="replace"), response.notes
 
     fare_alike(written_anew)
     fare_alike(translated)
@@ -285,7 +285,7 @@ def test_nor_is_one_of_a_stream(story: Story, name: str) -> None:
 
 @every_dialect
 @every_story
-def test_nor_is_one_of_a_whole_reply(story: Story, name: str) -> None:
+def test_no_name_of_an_unknown_field_of_a_whole_reply_is_special(story: Story, name: str) -> None:
     dialect, elsewhere = registry.get(name), registry.get(other_than(name))
     conversation, other_conversation = (
         conversation_in(dialect, body_of(story, name)),

@@ -108,10 +108,10 @@ class _Counting(ResponseTranslator):
 
 
 def outcome(translation_plan: Plan, pieces: list[bytes], *, carefully: bool) -> tuple[object, ...]:
-    answer = _Counting(translation_plan, carefully=carefully)
-    data = b"".join([*map(answer.feed, pieces), answer.close()])
-    progress = answer.progress
-    return data, answer.notes, answer.is_over, answer.fault, progress.usage, progress.stop, answer.in_lanes
+    response = _Counting(translation_plan, carefully=carefully)
+    data = b"".join([*map(response.feed, pieces), response.close()])
+    progress = response.progress
+    return data, response.notes, response.is_over, response.fault, progress.usage, progress.stop, response.in_lanes
 
 
 def lanes_do_not_matter(translation_plan: Plan, pieces: list[bytes]) -> int:

@@ -45,7 +45,7 @@ REDUNDANT: tuple[Path, ...] = (
 # The same, for one target.
 CARRIED = {
     ("kiro", ("content", "signature")),  # reasoning is sent as text, which needs no signature
-    ("kiro", ("stream",)),  # every answer is a stream
+    ("kiro", ("stream",)),  # every response is a stream
     ("kiro", ("thinkingConfig", "includeThoughts")),  # thinking by tags is always shown
 }
 

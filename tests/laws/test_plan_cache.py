@@ -1,4 +1,4 @@
-"""A plain request that follows a cached plan is sent, and answered, as if it had been planned itself."""
+"""A request with a cached plan is sent and answered exactly like one with a plan of its own."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_a_plain_request_says_what_the_codec_reads(bodies: tuple[dict[str, Any],
         assert summary == (read.model, read.stream, read.user, len(read.messages) + len(read.system))
 
 
-def test_models_without_end_are_not_all_kept() -> None:
+def test_the_number_of_cached_models_is_bounded() -> None:
     cache = PlanCache()
     for number in range(1000):
         for model in (f"m{number}", "x" * 300 + str(number)):
@@ -206,7 +206,7 @@ def test_models_without_end_are_not_all_kept() -> None:
     assert 0 < len(cache) <= 256
 
 
-def test_a_limit_of_the_upstream_holds_for_those_who_follow() -> None:
+def test_a_limit_of_the_upstream_holds_for_requests_with_a_cached_plan() -> None:
     upstream, cache = configure_dialect(OPENAI, {"user_limit": 8}), PlanCache()
     short, long = (_request({**_BODY, "user": user}) for user in ("u", "u" * 9))
     planned, sent = _planned(upstream, short, TranslationSettings())

@@ -48,7 +48,7 @@ def request_of(client: str, *, stream: bool = True, model: str = "claude-sonnet-
 
 def through_pickles(work: Any, body: bytes | None, request_id: str = "req") -> tuple[Any, bytes]:
     """What the job process answers to a job, through the bytes that go between the processes."""
-    reply, beside = JOB_RUNNER.answer(pickle.loads(pickle.dumps(JobMessage(work, request_id))), body)
+    reply, beside = JOB_RUNNER.run_job(pickle.loads(pickle.dumps(JobMessage(work, request_id))), body)
     found: JobResult = pickle.loads(pickle.dumps(reply))
     assert not found.failed
     if found.error is not None:
@@ -136,7 +136,7 @@ def test_a_whole_response_from_the_job_process_is_the_same_as_without_it(
         answered, beside = through_pickles(ResponseJob(plan_left, ResponseLimits(), is_saved=False), body)
         result, raw, found = structs.replace(written, body=b""), written.body, answered
         assert answered.saved is None
-        if result.notes is None:  # it passes as it came; an id that the answer lacks is made by chance
+        if result.notes is None:  # it passes as it came; an id that the response lacks is made by chance
             result, found, raw = structs.replace(result, id=""), structs.replace(found, id=""), b""
         assert (found, beside) == (result, raw)
 

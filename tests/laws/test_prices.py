@@ -45,13 +45,13 @@ def written_prices(draw: st.DrawFn) -> Price:
     assumed = tuple(name for name in ("cache_read", "cache_write") if draw(st.booleans()))
     rates = draw(RATES)
     rates = structs.replace(rates, **dict.fromkeys(assumed, rates.input))
-    tiers = {over: Tier(over, draw(RATES)) for over in draw(st.lists(st.integers(1, 10**7), max_size=2))}
+    tiers = {above: Tier(above, draw(RATES)) for above in draw(st.lists(st.integers(1, 10**7), max_size=2))}
     has_rates = draw(st.booleans())
     return Price(
         models=draw(NAMES),
         **{draw(st.sampled_from(["provider", "upstream"])): draw(TEXT.filter(bool))},
         rates=rates if has_rates else None,
-        tiers=tuple(tiers[over] for over in sorted(tiers, reverse=True)) if has_rates else (),
+        tiers=tuple(tiers[above] for above in sorted(tiers, reverse=True)) if has_rates else (),
         plan=not has_rates or draw(st.booleans()),
         assumed=assumed if has_rates else (),
         valid_from=draw(st.none() | DATES),

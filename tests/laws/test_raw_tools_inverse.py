@@ -15,7 +15,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from dragoman.filters.raw_tools import TABLES
-from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Output, TextOutput
+from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, EngineOutput, TextOutput
 from tests.hypothesis_profile import IS_LONG_RUN
 from tests.unit.raw_tools.generated import after_calls, before_calls, calls
 from tests.unit.raw_tools.render_json import as_json
@@ -60,7 +60,7 @@ def canonical_value(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def text_of(emitted: Sequence[Output]) -> str:
+def text_of(emitted: Sequence[EngineOutput]) -> str:
     return "".join(output.text for output in emitted if isinstance(output, TextOutput))
 
 

@@ -1,7 +1,7 @@
 """An endless response never makes the memory of a translation grow, whatever it repeats, for every client dialect.
 
-Every pair of dialects is fed answers that repeat one thing many times over, with small limits. What is held afterwards
-is measured by walking through all objects that the answer refers to.
+Every pair of dialects is fed responses that repeat one thing many times over, with small limits. What is held afterwards
+is measured by walking through all objects that the response refers to.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ from dragoman.wire.frame import Payload
 from dragoman.wire.markers import Markers
 
 DIALECTS = sorted(registry.names())
-LIMITS = ResponseLimits(answer=32 * 1024, blocks=48, choices=6)
+LIMITS = ResponseLimits(max_bytes=32 * 1024, blocks=48, choices=6)
 FEW_NOTES = 20
 FRAMES = 400
-MUCH = 6 * LIMITS.answer  # bytes of frames
-MAX_BUFFERED = 3 * LIMITS.answer  # that may be held when the answer is over, or goes on
-WORDS = "words of an answer that has no end " * 16
+MUCH = 6 * LIMITS.max_bytes  # bytes of frames
+MAX_BUFFERED = 3 * LIMITS.max_bytes  # that may be held when the response is over, or goes on
+WORDS = "words of a response that has no end " * 16
 ENDLESS = ResponseLimits(sys.maxsize, sys.maxsize, sys.maxsize)
 FAMILIES = {name: registry.get(name).codec.family for name in DIALECTS}
 
@@ -329,7 +329,7 @@ def shapes_of(upstream: str) -> dict[str, Callable[[str], Repeated]]:
 
 
 def stream(upstream: Dialect, shape: Callable[[str], Repeated]) -> Iterator[bytes]:
-    """The frames of an answer that repeats something without end."""
+    """The frames of a response that repeats something without end."""
     encoder = upstream.codec.encoder(EMPTY_REQUEST, fixed_environment(), ResponseBudget(ENDLESS))
     frame = upstream.binding.encode_frame
     if shape.__qualname__ != OF_ONE["openai"]["early fields"].__qualname__ or upstream.codec.family != "openai":
@@ -341,13 +341,13 @@ def stream(upstream: Dialect, shape: Callable[[str], Repeated]) -> Iterator[byte
             yield b"".join([frame(payload) for payload in encoder.feed(part)])
 
 
-def fed(answer: ResponseTranslator, pieces: Iterator[bytes]) -> bytes:
+def fed(response: ResponseTranslator, pieces: Iterator[bytes]) -> bytes:
     """Feed many frames, or as many as it takes to say much; gives what came out."""
     out, size = [], 0
     for piece in itertools.islice(pieces, FRAMES):
-        out.append(answer.feed(piece))
+        out.append(response.feed(piece))
         size += len(piece)
-        if answer.is_over or size > MUCH:
+        if response.is_over or size > MUCH:
             break
     return b"".join(out)
 
@@ -394,21 +394,21 @@ def few_notes(monkeypatch: pytest.MonkeyPatch) -> None:
 def bounded(
     planned: Plan, make: Callable[..., ResponseTranslator], name: str, shape: Callable[[str], Repeated]
 ) -> ResponseTranslator:
-    """Check one answer, and give it."""
-    answer = make(planned, fixed_environment(), budget=ResponseBudget(LIMITS))
-    before = memory_of(answer)
-    out = fed(answer, stream(planned.upstream, shape))
-    grown = memory_of(answer) - before
+    """Check one response, and give it."""
+    response = make(planned, fixed_environment(), budget=ResponseBudget(LIMITS))
+    before = memory_of(response)
+    out = fed(response, stream(planned.upstream, shape))
+    grown = memory_of(response) - before
     assert grown < MAX_BUFFERED, f"{name}: {grown} bytes are held"
-    if answer.fault is not None:
-        assert answer.is_over
+    if response.fault is not None:
+        assert response.is_over
         assert isinstance(laws.decode_events(planned.client, out)[-1], Failed), f"{name}: no error at the end"
-    return answer
+    return response
 
 
 @pytest.mark.parametrize("client", DIALECTS)
 @pytest.mark.parametrize("upstream", DIALECTS)
-def test_no_answer_makes_a_translation_grow(client: str, upstream: str) -> None:
+def test_no_response_makes_a_translation_grow(client: str, upstream: str) -> None:
     settings = TranslationSettings(raw_tools="auto", think_tags=True)
     for name, shape in shapes_of(upstream).items():
         for how in (TranslationSettings(), settings):
@@ -417,14 +417,14 @@ def test_no_answer_makes_a_translation_grow(client: str, upstream: str) -> None:
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_no_answer_makes_a_reader_that_follows_it_grow(name: str) -> None:
+def test_no_response_makes_a_reader_that_follows_it_grow(name: str) -> None:
     dialect = registry.get(name)
     for shape_name, shape in shapes_of(name).items():
         bounded(plan(dialect, dialect, make_conversation()), PassThrough, shape_name, shape)
 
 
 @pytest.mark.parametrize("upstream", [name for name in DIALECTS if FAMILIES[name] != "responses"])
-def test_what_is_stored_of_an_answer_is_counted(upstream: str) -> None:
+def test_what_is_stored_of_a_response_is_counted(upstream: str) -> None:
     memory, owner = ResponseStore(), Owner("a")
     for name, shape in shapes_of(upstream).items():
         client = registry.get("responses")
@@ -462,10 +462,10 @@ def test_a_limit_ends_the_stream_with_an_error(client: str, upstream: str) -> No
         if shape is None or name in WAITING.get(FAMILIES[upstream], ()):
             continue
         planned = plan(registry.get(client), registry.get(upstream), make_conversation())
-        answer = bounded(planned, ResponseTranslator, name, shape)
-        assert answer.fault is not None and answer.is_over, f"{name} goes on"
+        response = bounded(planned, ResponseTranslator, name, shape)
+        assert response.fault is not None and response.is_over, f"{name} goes on"
         if name != "choices" or FAMILIES[client] in WITH_CHOICES:
-            assert "(limit: " in answer.fault.message and answer.fault.is_final, (name, answer.fault)
+            assert "(limit: " in response.fault.message and response.fault.is_final, (name, response.fault)
 
 
 KEEPING = ("responses",)  # these repeat the whole text at the end, so it has to be kept
@@ -486,22 +486,22 @@ def test_what_need_not_be_kept_goes_on(client: str, upstream: str) -> None:
 def test_what_passes_as_it_came_goes_on(name: str) -> None:
     dialect = registry.get(name)
     for shape in (text, short_text, usage, empty, blanks):
-        answer = bounded(plan(dialect, dialect, make_conversation()), PassThrough, shape.__name__, shape)
-        assert answer.fault is None, shape.__name__
+        response = bounded(plan(dialect, dialect, make_conversation()), PassThrough, shape.__name__, shape)
+        assert response.fault is None, shape.__name__
 
 
 # --- the budget itself
 
 
 class Shared:
-    """What all answers keep."""
+    """What all responses keep."""
 
     def __init__(self, most: int) -> None:
         self.most, self.used = most, 0
 
     def keep(self, size: int) -> None:
         if self.used + size > self.most:
-            raise ResponseTooLarge("all answers together")
+            raise ResponseTooLarge("all responses together")
         self.used += size
 
     def free(self, size: int) -> None:
@@ -510,7 +510,7 @@ class Shared:
 
 def test_a_budget_takes_room_from_the_account_in_steps_and_gives_it_back() -> None:
     account = Shared(1 << 20)
-    budget = ResponseBudget(ResponseLimits(answer=1 << 20), account)
+    budget = ResponseBudget(ResponseLimits(max_bytes=1 << 20), account)
     budget.reserve(1)
     first = account.used
     assert first >= 1
@@ -527,7 +527,7 @@ def test_a_budget_takes_room_from_the_account_in_steps_and_gives_it_back() -> No
 def test_a_budget_that_the_account_refuses_counts_nothing() -> None:
     account = Shared(100_000)
     budget = ResponseBudget(ResponseLimits(), account)
-    with pytest.raises(ResponseTooLarge, match="all answers"):
+    with pytest.raises(ResponseTooLarge, match="all responses"):
         budget.reserve(200_000)
     assert account.used == budget.reserved == 0
 

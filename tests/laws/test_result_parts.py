@@ -165,13 +165,13 @@ def _bedrock(content: Any) -> Body:
 
 
 def _gemini(content: Any) -> Body:
-    answer = {"name": "read", "response": {"output": content}, "parts": content}
+    response = {"name": "read", "response": {"output": content}, "parts": content}
     return {
         "model": "models/gemini-3-pro-preview",
         "contents": [
             {"role": "user", "parts": [{"text": "go"}]},
             {"role": "model", "parts": [{"functionCall": {"name": "read", "args": {}}}]},
-            {"role": "user", "parts": [{"functionResponse": answer}]},
+            {"role": "user", "parts": [{"functionResponse": response}]},
         ],
     }
 

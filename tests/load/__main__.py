@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--fairness", action="store_true", help="only measure what others wait beside a greedy client")
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--seconds", type=float)
-    parser.add_argument("--answer", type=float, default=4.0, help="seconds that one answer takes")
+    parser.add_argument("--response", type=float, default=4.0, help="seconds that one response takes")
     arguments = parser.parse_args()
     if arguments.fairness:
         return _fairness()
@@ -33,8 +33,8 @@ def main() -> int:
     plan = LoadPlan(
         arguments.streams,
         seconds,
-        arguments.answer,
-        warm=max(arguments.answer * 2, seconds / 10),
+        arguments.response,
+        warm=max(arguments.response * 2, seconds / 10),
         filling=_FILLING,
         chaos=arguments.soak,
         slow=0.1 if arguments.soak else 0.0,
@@ -78,7 +78,7 @@ class _Lines:
 
 def _table(report: Report) -> str:
     tally = report.tally
-    rows = [f"{'answers checked':16}" + "".join(f"{name:>11}" for name in DIALECTS)]
+    rows = [f"{'responses':16}" + "".join(f"{name:>11}" for name in DIALECTS)]
     for client in (*CLIENTS, SESSION):
         rows.append(f"{client:16}" + "".join(f"{tally.pairs[client, name]:11}" for name in DIALECTS))
     rows += ["", f"{'':16}{'start':>11}{'level':>11}{'peak':>11}{'end':>11}"]

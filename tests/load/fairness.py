@@ -57,7 +57,7 @@ class Fairness:
         return self.parts[2].at(0.99) / self.parts[1].at(0.99)
 
     def problems(self) -> list[str]:
-        found = [f"{part.name}: {len(part.waits)} answers" for part in self.parts if len(part.waits) < MIN_SAMPLES]
+        found = [f"{part.name}: {len(part.waits)} responses" for part in self.parts if len(part.waits) < MIN_SAMPLES]
         found += [f"{part.name}: {each}" for part in self.parts for each in part.load.get("problem", [])]
         idle = [part.name for part in self.parts[1:] if not part.load.get("bodies") or not part.load.get("deltas")]
         found += [f"{name}: there was no load" for name in idle]
@@ -69,14 +69,14 @@ class Fairness:
 
     def table(self) -> str:
         rows = [
-            f"{'fair turns':28}{'answers':>9}{'p50, ms':>9}{'p99, ms':>9}{'most, ms':>9}{'30 MB bodies':>14}{'deltas/s':>10}"
+            f"{'fair turns':28}{'responses':>10}{'p50, ms':>9}{'p99, ms':>9}{'most, ms':>9}{'30 MB bodies':>14}{'deltas/s':>10}"
         ]
         for part in self.parts:
             seconds, load = part.load.get("seconds", 0.0), part.load
             bodies = f"{load['bodies']:.0f}" if load else "-"
             deltas = f"{load['deltas'] / seconds:.0f}" if load else "-"
             waits = "".join(f"{part.at(share) * 1000:9.1f}" for share in (0.5, 0.99, 1.0))
-            rows.append(f"{part.name:28}{len(part.waits):9}{waits}{bodies:>14}{deltas:>10}")
+            rows.append(f"{part.name:28}{len(part.waits):10}{waits}{bodies:>14}{deltas:>10}")
         return "\n".join([*rows, f"p99 with the load in the same gateway: {self.ratio:.2f} times that beside it"])
 
 

@@ -98,9 +98,9 @@ async def _send_bodies(port: int, counts: dict[str, float]) -> None:
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request)
-        answer = await reader.readuntil(b"0\r\n\r\n")
-        if not answer.startswith(b"HTTP/1.1 200") or b"message_stop" not in answer:
-            raise RuntimeError(answer[:1000].decode())
+        response = await reader.readuntil(b"0\r\n\r\n")
+        if not response.startswith(b"HTTP/1.1 200") or b"message_stop" not in response:
+            raise RuntimeError(response[:1000].decode())
         counts["bodies"] += 1
         writer.close()
 

@@ -23,7 +23,7 @@ _SAMPLED = 1.0  # seconds between two samples
 class LoadPlan:
     streams: int
     seconds: float
-    answer: float  # seconds of one response
+    response: float  # seconds of one response
     warm: float
     filling: int = 0  # streams before the base level, so that the bounded response store is full
     chaos: bool = False
@@ -66,7 +66,7 @@ class Report:
         if tally.wrong:
             found.append(f"{len(tally.wrong)} wrong, as {tally.wrong[0]}")
         if missing := set(PAIRS) - set(tally.pairs):
-            found.append(f"{len(missing)} pairs of dialects had no answer")
+            found.append(f"{len(missing)} pairs of dialects had no response")
         if self.end.memory > self.level.memory * GROWTH:
             found.append(f"memory is at {self.end.memory / self.level.memory:.2f} of its level")
         if self.end.files > self.start.files:
@@ -77,7 +77,7 @@ class Report:
 
 
 def run(plan: LoadPlan, folder: Path, watch: Callable[[Sample], None] | None = None) -> Report:
-    with start_upstreams(plan.answer) as named, start_gateway_process(folder, configuration(named)) as gateway:
+    with start_upstreams(plan.response) as named, start_gateway_process(folder, configuration(named)) as gateway:
         ports = set(named.values())
         start = gateway.at_rest(ports, 0, 0, 1.0)
         if plan.filling:

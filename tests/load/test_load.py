@@ -18,14 +18,14 @@ from tests.load.upstream import DIALECTS
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 def test_64_streams_of_mixed_dialects_are_complete_and_leak_nothing(tmp_path: Path) -> None:
-    report = run(LoadPlan(64, 2.5, answer=0.7, warm=1.0, filling=400), tmp_path)
+    report = run(LoadPlan(64, 2.5, response=0.7, warm=1.0, filling=400), tmp_path)
     assert not report.problems()
     assert report.tally.most == 64 and len(report.tally.pairs) == len(PAIRS)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 def test_clients_that_disconnect_or_read_slowly_leak_nothing(tmp_path: Path) -> None:
-    report = run(LoadPlan(48, 2.5, answer=0.7, warm=1.5, filling=300, chaos=True, slow=0.1), tmp_path)
+    report = run(LoadPlan(48, 2.5, response=0.7, warm=1.5, filling=300, chaos=True, slow=0.1), tmp_path)
     assert not report.problems()
     assert report.tally.left
 

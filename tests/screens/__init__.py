@@ -22,7 +22,7 @@ from dragoman.cli.terminal import Paint
 from dragoman.cli.top_screen import TopView, render_screen
 from dragoman.dialects.rulebook import Breach
 from dragoman.gateway.access_log import logged_request
-from dragoman.gateway.activity import ActivitySummary, CooldownLeft, RunningRequest, UpstreamRates
+from dragoman.gateway.activity import ActivitySummary, RemainingCooldown, RunningRequest, UpstreamRates
 from dragoman.gateway.explain import RecordedMessage, RefusalReport, render_report
 from dragoman.gateway.records import LoggedRequest, LogLine, Record, utc_time
 from dragoman.gateway.reload import ReloadResult
@@ -41,7 +41,7 @@ IDS = [f"req_{int(NOW * 1000) - 90_000 + number * 700:012x}5f1c0a9b3d2e{number:0
 
 @contextmanager
 def _terminal(columns: int) -> Iterator[None]:
-    """Pretend a terminal of so many columns, in UTC."""
+    """Pretend a terminal of `columns` columns, in UTC."""
     before = {name: os.environ.get(name) for name in ("COLUMNS", "TZ")}
     os.environ.update(COLUMNS=str(columns), TZ="UTC")
     time.tzset()
@@ -166,7 +166,12 @@ def _report(columns: int) -> Iterator[str]:
         response=RecordedMessage("400", (), '{"message":"Improperly formed request.","reason":null}'),
         notes=(Note("kiro.max_tokens", "dropped", "max_tokens", "max_tokens is not sent"),),
         breaches=(
-            Breach("kiro.body.profile_arn", "profileArn", "the service does not accept it (rule 49)", "documented"),
+            Breach(
+                "kiro.body.profile_arn",
+                "profileArn",
+                "the service does not accept it (docs/dialects/kiro.md, rule 49)",
+                "documented",
+            ),
         ),
     )
     return iter(render_report(report, columns).splitlines())
@@ -213,7 +218,7 @@ def activity(count: int = 5) -> ActivitySummary:
         )
         for number in range(count)
     ]
-    cooldown = CooldownLeft("store", "claude-sonnet-4.5", "rate_limit", 24.0)
+    cooldown = RemainingCooldown("store", "claude-sonnet-4.5", "rate_limit", 24.0)
     upstreams = (
         UpstreamRates("kiro", "cooling", 3, 1, 8.25, 0.125, 420.0, 1900.0, (cooldown,)),
         UpstreamRates("moonshot", "ok", 2, 0, 4.2, 0.0, 310.0, 12_800.0, ()),

@@ -72,10 +72,10 @@ def run_python(task: SdkTask) -> Outcome:
 
 
 def _client(task: SdkTask) -> httpx.Client:
-    def answer(request: httpx.Request) -> httpx.Response:
+    def respond(request: httpx.Request) -> httpx.Response:
         return httpx.Response(task.status, headers=task.all_headers, content=_pieces(task.body))
 
-    return httpx.Client(transport=httpx.MockTransport(answer))
+    return httpx.Client(transport=httpx.MockTransport(respond))
 
 
 def _pieces(body: bytes) -> Iterator[bytes]:

@@ -49,8 +49,8 @@ def test_a_tool_loop_runs(harness: GatewayHarness, dialect: str, streamed: bool)
     ran, text = [], ""
     for _ in range(4):
         with client(harness) as asking:
-            answer = asking.chat(model=f"{dialect}-m", messages=messages, tools=[get_weather], stream=streamed)
-            pieces = list(answer) if streamed else [answer]
+            response = asking.chat(model=f"{dialect}-m", messages=messages, tools=[get_weather], stream=streamed)
+            pieces = list(response) if streamed else [response]
         assert pieces[-1].done and pieces[-1].done_reason == "stop"
         text = "".join(piece.message.content or "" for piece in pieces)
         calls = [call for piece in pieces for call in piece.message.tool_calls or ()]

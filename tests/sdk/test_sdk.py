@@ -49,8 +49,8 @@ def streamed() -> dict[str, tuple[SdkTask, Reply | None]]:
             tasks[f"{sdk} sample {title}"] = (SdkTask(sdk, "stream", encode_events(client, events_out)), expected)
         for story in stories():
             upstream_config = registry.get(story.upstream)
-            answer = ResponseTranslator(plan(client, upstream_config, EMPTY_REQUEST), fixed_environment())
-            body = answer.feed(story.stream) + answer.close()
+            response = ResponseTranslator(plan(client, upstream_config, EMPTY_REQUEST), fixed_environment())
+            body = response.feed(story.stream) + response.close()
             events = decode_events(client, body)
             expected = None if isinstance(events[-1], Failed) else assemble_reply(events)
             tasks[f"{sdk} story {story}"] = (SdkTask(sdk, "stream", body), expected)
@@ -145,9 +145,9 @@ def refusals() -> dict[str, tuple[SdkTask, Fault]]:
     for sdk in SDKS:
         dialect = registry.get(sdk)
         for fault in FAULTS:
-            answer = dialect.binding.error_response(fault, dialect.codec.render_fault(fault))
+            response = dialect.binding.error_response(fault, dialect.codec.render_fault(fault))
             tasks[f"{sdk} {fault.kind}"] = (
-                SdkTask(sdk, "whole", answer.body, answer.status, dict(answer.headers)),
+                SdkTask(sdk, "whole", response.body, response.status, dict(response.headers)),
                 fault,
             )
     return tasks
@@ -268,7 +268,7 @@ def test_a_tool_loop_runs_and_returns_signatures(
     assert len(ran) == 1
     assert f"sunny in {ran[0]}" in text
     requests = seen[before:]
-    assert len(requests) == 2, "one call, one answer"
+    assert len(requests) == 2, "one call, one response"
     signatures_sent = signatures(dialect, requests[1].json)
     assert signatures_sent and all(len(each) == 64 for each in signatures_sent), (
         "the simulator's signatures are 64 characters"

@@ -43,7 +43,7 @@ def test_the_sdk_runs_a_tool_loop_in_one_session(tmp_path: Path, upstream: str) 
 
 
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")  # by the SDK
-def test_the_sdk_routes_responses_to_lanes_of_one_session(tmp_path: Path) -> None:
+def test_the_sdk_routes_responses_to_streams_of_one_session(tmp_path: Path) -> None:
     limits = ResponsesWebSocketLimits(8, 10_000, 10_000, 1 << 20, 1 << 20)
     with (
         gateway_with_simulator("", tmp_path) as (harness, simulator),

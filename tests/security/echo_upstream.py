@@ -73,7 +73,7 @@ class EchoUpstream:
         self.mode = "good"
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
 
-    def answer(self, path: str, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+    def respond(self, path: str, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
         if self.mode == "good" and b'"stream":true' in body:
             return 200, {"content-type": "text/event-stream", **HOSTILE}, _events(GOOD)
         if self.mode == "good" and path.endswith("count_tokens"):
@@ -135,18 +135,18 @@ def run_echo_upstream() -> Iterator[EchoUpstream]:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
             echo_upstream.requests.append((self.command, self.path, headers, body))
-            status, content_type, answer = echo_upstream.answer(self.path.partition("?")[0], headers, body)
+            status, content_type, written = echo_upstream.respond(self.path.partition("?")[0], headers, body)
             self.send_response_only(status)
             for name, value in content_type.items():
                 self.send_header(name, value)
-            self.send_header("content-length", str(len(answer)))
+            self.send_header("content-length", str(len(written)))
             self.end_headers()
-            begun = answer.rpartition(b"\n\n")[0].rpartition(b"\n\n")[0] if echo_upstream.mode == "stream" else b""
+            begun = written.rpartition(b"\n\n")[0].rpartition(b"\n\n")[0] if echo_upstream.mode == "stream" else b""
             if begun:  # so that the error comes after the first byte
                 self.wfile.write(begun + b"\n\n")
                 time.sleep(0.15)
-                answer = answer[len(begun) + 2 :]
-            self.wfile.write(answer)
+                written = written[len(begun) + 2 :]
+            self.wfile.write(written)
 
         do_GET = do_POST = do_PUT = do_DELETE = do_CONNECT = _serve  # noqa: N815
 

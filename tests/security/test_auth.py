@@ -105,8 +105,8 @@ def test_point_11_the_time_of_a_refusal_reveals_nothing() -> None:
 
 
 def refusal(harness: GatewayHarness, path: str, body: Any, method: str, **headers: str) -> tuple[int, bytes]:
-    status, _, answer = harness.request(path, body, method=method, key=None, **headers)
-    return status, answer
+    status, _, reply = harness.request(path, body, method=method, key=None, **headers)
+    return status, reply
 
 
 @pytest.mark.parametrize(("method", "path", "body"), DATA, ids=lambda value: value if isinstance(value, str) else "")
@@ -411,7 +411,7 @@ def test_no_output_of_the_gateway_contains_a_key(tmp_path: Path) -> None:
         _, _, response = harness.request("/v1/messages", {**openai_body("one/m"), "max_tokens": 5})
         gateway = harness.running.gateway
         written = {
-            "answer": response.decode(),
+            "response": response.decode(),
             "log": harness.text,
             "metrics": gateway.metrics().decode(),
             "status": json.dumps(gateway.status()),

@@ -161,8 +161,8 @@ def provoke(harness: GatewayHarness, echo_upstream: EchoUpstream) -> list[bytes]
     }
 
     def ask(path: str, body: Any, **headers: str) -> None:
-        status, response_headers, answer = harness.request(path, body, key=None, **{**strays, **headers})
-        responses.append(json.dumps([status, response_headers]).encode() + answer)
+        status, response_headers, response = harness.request(path, body, key=None, **{**strays, **headers})
+        responses.append(json.dumps([status, response_headers]).encode() + response)
 
     query = f"?key={STRAYS['query']}"
     echo_upstream.mode = "refuse"
@@ -189,7 +189,7 @@ def test_point_18_the_echo_upstream_does_repeat_every_secret(planted: tuple[Echo
         provoke(GatewayHarness(running, io.StringIO(), file.parent), echo_upstream)
     echo_upstream.mode = "refuse"
     responses = "".join(
-        str(echo_upstream.answer(path, headers, body)) for _, path, headers, body in echo_upstream.requests
+        str(echo_upstream.respond(path, headers, body)) for _, path, headers, body in echo_upstream.requests
     )
     sent = "".join(f"{headers}{body!r}" for _, _, headers, body in echo_upstream.requests)
     never_sent = {"aws-secret", "client", "header", "cookie", "query"}
@@ -216,7 +216,7 @@ def test_point_18_no_log_metric_status_response_or_file_contains_a_secret(
         responses = provoke(harness, echo_upstream)
         gateway = running.gateway
         sinks: dict[str, str | bytes] = {
-            "answers": b"\n".join(responses),
+            "responses": b"\n".join(responses),
             "metrics": gateway.metrics(),
             "status": json.dumps(gateway.status()) + repr(gateway.status()),
             "cooldowns": json.dumps(gateway.cooldowns()),
@@ -229,7 +229,7 @@ def test_point_18_no_log_metric_status_response_or_file_contains_a_secret(
     sinks |= {f"file {path.name}": path.read_bytes() for path in state.rglob("*") if path.is_file()}
     assert {name: found(sink) for name, sink in sinks.items() if found(sink)} == {}
     assert sum(name.startswith("file req_") for name in sinks) >= 10  # refusal reports were written and searched
-    assert b"***" in sinks["answers"]
+    assert b"***" in sinks["responses"]
     assert log.getvalue() or level == "error"
 
 

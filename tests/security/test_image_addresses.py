@@ -154,9 +154,11 @@ def test_no_dialect_forwards_a_private_address(dialect: str, tmp_path: Path) -> 
         ) as harness:
             for url in ("file:///etc/passwd", "http://169.254.169.254/latest/meta-data/"):
                 for path, body in requests_with(url):
-                    status, _, answer = harness.request(path, body)
-                    assert status == 400, (path, body, answer)
-                    assert b"[" in answer and url.encode() not in answer  # the error names the place, not the address
+                    status, _, response = harness.request(path, body)
+                    assert status == 400, (path, body, response)
+                    assert (
+                        b"[" in response and url.encode() not in response
+                    )  # the error names the place, not the address
         assert simulator.total == 0
 
 
@@ -201,8 +203,8 @@ def test_arguments_schemas_and_results_may_contain_any_address(tmp_path: Path) -
             },
         ]
         body["tools"] = [{"name": "f", "input_schema": {"type": "object", "default": {"url": "file:///x"}}}]
-        status, _, answer = harness.request("/v1/messages", body)
-        assert status == 200, answer
+        status, _, response = harness.request("/v1/messages", body)
+        assert status == 200, response
 
 
 @pytest.mark.parametrize(
@@ -231,8 +233,8 @@ def test_objects_in_the_cloud_of_the_dialect_pass(
 ) -> None:
     with running_simulator(dialect) as simulator:
         with start_gateway(upstream_config("one", dialect, simulator.url), tmp_path) as harness:
-            status, _, answer = harness.request(path, body)
-            assert status == 200, answer
+            status, _, response = harness.request(path, body)
+            assert status == 200, response
         assert simulator.total == 1
 
 
@@ -309,8 +311,8 @@ def test_a_name_in_a_body_is_refused_before_anything_is_sent(dialect: str, model
                 ("/v1/responses", {"model": model, "input": "hello"}),
                 ("/v1/messages/count_tokens", anthropic_body(model)),
             ):
-                status, _, answer = harness.request(path, body)
-                assert (status, b"model" in answer) == (400, True), answer
+                status, _, response = harness.request(path, body)
+                assert (status, b"model" in response) == (400, True), response
             assert harness.running.gateway.breaker.describe() == []
         assert simulator.total == 0
 

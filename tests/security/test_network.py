@@ -45,10 +45,10 @@ def raw(harness: GatewayHarness, head: bytes) -> tuple[int, bytes]:
     host, _, port = harness.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), 10) as sock:
         sock.sendall(head)
-        answer = b""
-        while b"\r\n\r\n" not in answer and (piece := sock.recv(65536)):
-            answer += piece
-    return int(answer.split(b" ", 2)[1]), answer.lower()
+        response = b""
+        while b"\r\n\r\n" not in response and (piece := sock.recv(65536)):
+            response += piece
+    return int(response.split(b" ", 2)[1]), response.lower()
 
 
 def test_point_1_the_default_is_loopback_only() -> None:
@@ -105,8 +105,8 @@ def test_point_3_the_checked_path_is_the_served_path(harness: GatewayHarness) ->
         "/healthz%2f..%2fv1/models",
     ):
         for host in ("localhost", "localhost/healthz?", "localhost:80/healthz#"):
-            status, answer = raw(harness, f"GET {target} HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
-            assert status in (400, 401) and b"claude" not in answer, (target, host)
+            status, response = raw(harness, f"GET {target} HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
+            assert status in (400, 401) and b"claude" not in response, (target, host)
 
 
 def test_point_3_the_names_are_those_of_loopback_and_the_configured() -> None:
@@ -161,18 +161,18 @@ def test_point_5_beyond_loopback_needs_a_setting_and_a_key(host: str) -> None:
 @pytest.mark.parametrize("method", ["CONNECT", "TRACE"])
 def test_point_6_no_tunnel_and_no_trace(harness: GatewayHarness, method: str) -> None:
     for target in ("/v1/messages", "evil.test:443", "/"):
-        status, answer = raw(
+        status, response = raw(
             harness,
             f"{method} {target} HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\nx-echo: sesame\r\n\r\n".encode(),
         )
-        assert status >= 400 and b"sesame" not in answer
+        assert status >= 400 and b"sesame" not in response
 
 
 @pytest.mark.parametrize("upgrade", ["websocket", "h2c", "TLS/1.2"])
 def test_point_6_no_upgrade(harness: GatewayHarness, upgrade: str) -> None:
     head = f"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\nconnection: upgrade\r\nupgrade: {upgrade}\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\nsec-websocket-version: 13\r\n\r\n"
-    status, answer = raw(harness, head.encode())
-    assert status >= 400 and b"101 switching" not in answer
+    status, response = raw(harness, head.encode())
+    assert status >= 400 and b"101 switching" not in response
 
 
 def test_point_7_redirects_are_not_followed(harness: GatewayHarness, echo_upstream: EchoUpstream) -> None:
@@ -222,8 +222,8 @@ def test_point_4_the_admin_port_serves_no_page_and_no_other_name() -> None:
                 "host: localhost\r\norigin: http://localhost:3000",
                 "host: 127.0.0.1.evil.test:1",
             ):
-                answer = serve_bytes(admin_interface.answer, f"{method} {path} HTTP/1.1\r\n{line}\r\n\r\n".encode())
-                assert answer.startswith(b"HTTP/1.1 421") and b"access-control" not in answer.lower()
+                response = serve_bytes(admin_interface.answer, f"{method} {path} HTTP/1.1\r\n{line}\r\n\r\n".encode())
+                assert response.startswith(b"HTTP/1.1 421") and b"access-control" not in response.lower()
     assert gateway.changes == 0
 
 
@@ -231,8 +231,8 @@ def test_point_4_the_admin_port_changes_nothing(harness: GatewayHarness) -> None
     gateway = AdminStub()
     for path in ("/cooldowns/clear", "/reload"):
         head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\n\r\n"
-        answer = serve_bytes(admin.Admin(gateway, is_private=False).answer, head.encode())
-        assert answer.startswith(b"HTTP/1.1 405") and gateway.changes == 0
+        response = serve_bytes(admin.Admin(gateway, is_private=False).answer, head.encode())
+        assert response.startswith(b"HTTP/1.1 405") and gateway.changes == 0
     assert json.loads(harness.request("/v1/models", method="GET")[2])
     with pytest.raises((http.client.HTTPException, AssertionError)):  # the data plane does not serve it either
         assert harness.request("/cooldowns/clear", b"")[0] == 200

@@ -109,8 +109,8 @@ def test_point_26_a_hundred_thousand_levels_are_a_400(harness: GatewayHarness, t
         ("/v1beta/models/m:generateContent", f'{{"contents": {text}}}'),
         ("/model/m/converse", f'{{"messages": {text}}}'),
     ):
-        status, _, answer = harness.request(path, body.encode())
-        assert status == 400 and json.loads(answer)
+        status, _, response = harness.request(path, body.encode())
+        assert status == 400 and json.loads(response)
     assert not [line for line in harness.log_lines() if line["outcome"] == "bug"]
 
 
@@ -300,7 +300,7 @@ def test_point_29_no_pattern_of_the_configuration_takes_long(pattern: str) -> No
 # --- 31: server-sent events
 
 
-def answer(text: str) -> Events:
+def reply_events(text: str) -> Events:
     """Return a stream with this text in every place where a model or an upstream can put text."""
     return (
         Started(text, text, Usage()),
@@ -355,10 +355,10 @@ HOSTILE = [
 @example(text="\u2028")
 def test_point_31_no_text_begins_an_event(name: str, text: str) -> None:
     dialect = registry.get(name)
-    expected = frames(encode_events(dialect, answer("plain")))
-    got = frames(encode_events(dialect, answer(f"a{text}b")))
+    expected = frames(encode_events(dialect, reply_events("plain")))
+    got = frames(encode_events(dialect, reply_events(f"a{text}b")))
     assert got == expected
-    for line in encode_events(dialect, answer(f"a{text}b")).split(b"\n"):
+    for line in encode_events(dialect, reply_events(f"a{text}b")).split(b"\n"):
         assert line.partition(b":")[0] in (b"event", b"data", b"")
 
 
@@ -369,7 +369,7 @@ def test_point_31_no_upstream_error_message_begins_an_event(name: str, text: str
 
     def error_frames(words: str) -> list[list[str]]:
         fault = Fault("server", words, 500, code=words)
-        return frames(encode_events(dialect, (*answer("plain")[:6], Failed(fault))))
+        return frames(encode_events(dialect, (*reply_events("plain")[:6], Failed(fault))))
 
     shapes = [[field.partition("{")[0] for field in block] for block in error_frames(f"a{text}b")]
     assert shapes == [[field.partition("{")[0] for field in block] for block in error_frames("a plain complaint")]

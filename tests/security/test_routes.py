@@ -163,8 +163,8 @@ def test_route_inventory_a_worker_has_three_more_routes_on_its_private_socket() 
     for path in routes:
         head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\ncontent-length: 2\r\n\r\n[]".encode()
         for is_private in (True, False):
-            answer = serve_bytes(admin.Admin(AdminStub(), is_private=is_private).answer, head)
-            assert answer.startswith((b"HTTP/1.1 401", b"HTTP/1.1 405"))  # one process, and the port
+            response = serve_bytes(admin.Admin(AdminStub(), is_private=is_private).answer, head)
+            assert response.startswith((b"HTTP/1.1 401", b"HTTP/1.1 405"))  # one process, and the port
         worker = admin.Admin(AdminStub(), is_private=True, routes=routes)
         assert serve_bytes(worker.answer, head).startswith((b"HTTP/1.1 400", b"HTTP/1.1 503"))  # it has not started yet
         foreign = head.replace(b"host: localhost", b"host: localhost\r\norigin: http://a.example")
@@ -243,8 +243,8 @@ def test_the_admin_port_needs_the_key_on_every_route(header: str) -> None:
     port, private = admin.Admin(request_to, is_private=False), admin.Admin(request_to, is_private=True)
     lines = f"host: localhost\r\n{header}\r\n" if header else "host: localhost\r\n"
     for method, path in [*ADMIN, ("GET", "/nothing")]:
-        answer = serve_bytes(port.answer, f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode())
-        assert answer.startswith(b"HTTP/1.1 401 ") and b"metric 1" not in answer and b"ready" not in answer
+        response = serve_bytes(port.answer, f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode())
+        assert response.startswith(b"HTTP/1.1 401 ") and b"metric 1" not in response and b"ready" not in response
     assert request_to.changes == 0
     assert serve_bytes(private.answer, f"GET /status HTTP/1.1\r\n{lines}\r\n".encode()).startswith(b"HTTP/1.1 200 ")
 

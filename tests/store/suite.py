@@ -34,7 +34,7 @@ async def limit(store: Store, limit_id: LimitId, amount: int) -> None:
 
 
 async def settle(store: Store, *rows: LedgerRow, **shares: Any) -> int:
-    return (await store.settle(Settlement(rows, shares.get("shares", {}), shares.get("taken", {})))).new_rows
+    return (await store.settle(Settlement(rows, shares.get("shares", {}), shares.get("minute_usage", {})))).new_rows
 
 
 class StoreSuite:
@@ -190,9 +190,9 @@ class StoreSuite:
         store, other = await cluster.open(), await cluster.open()
         await limit(store, TOKENS, 1000)
         first = await ask(store, TOKENS, 10, 900)
-        assert (first.amount, first.allowed, first.left) == (500, 1000, 500)
+        assert (first.amount, first.allowed, first.unreserved) == (500, 1000, 500)
         second = await ask(other, TOKENS, 10, 900)
-        assert (second.amount, second.left) == (125, 375)
+        assert (second.amount, second.unreserved) == (125, 375)
         assert (await ask(other, TOKENS, 10, 20)).amount == 20
         assert (await ask(store, TOKENS, 355)).amount == 355
         assert (await ask(store, TOKENS, 1)).amount == 0
@@ -202,7 +202,7 @@ class StoreSuite:
         store = await cluster.open()
         await limit(store, TOKENS, 100)
         grant = await ask(store, TOKENS, 101)
-        assert (grant.amount, grant.left) == (0, 100)
+        assert (grant.amount, grant.unreserved) == (0, 100)
         assert (grant.begins, grant.renews_at) == (moment("2026-11-16 00:00"), moment("2026-11-17 00:00"))
         assert (await ask(store, TOKENS, 100)).amount == 100
 
@@ -241,7 +241,7 @@ class StoreSuite:
         await ask(store, TOKENS, 50)
         await limit(store, TOKENS, 40)
         smaller = await ask(store, TOKENS, 1)
-        assert (smaller.amount, smaller.allowed, smaller.left) == (0, 40, 0)
+        assert (smaller.amount, smaller.allowed, smaller.unreserved) == (0, 40, 0)
         await store.put_limits("key:k1", [])
         assert (await ask(store, TOKENS, 1)).allowed == -1
         await settle(store, a_row(), shares={TOKENS: 40})
@@ -342,7 +342,7 @@ class StoreSuite:
         store = await cluster.open()
         await limit(store, MINUTE, 60)
         assert (await ask(store, MINUTE, 60)).amount == 60
-        await settle(store, shares={MINUTE: 0}, taken={MINUTE: 60})
+        await settle(store, shares={MINUTE: 0}, minute_usage={MINUTE: 60})
         full = await ask(store, MINUTE, 1)
         assert (full.amount, full.renews_at) == (0, NOON + 1)
         granted = 0
@@ -350,7 +350,7 @@ class StoreSuite:
             cluster.clock.now += 0.5
             if (await ask(store, MINUTE, 1)).amount:
                 granted += 1
-                await settle(store, shares={MINUTE: 0}, taken={MINUTE: 1})
+                await settle(store, shares={MINUTE: 0}, minute_usage={MINUTE: 1})
         assert granted == 60
 
     async def test_no_more_than_the_amount_of_a_minute_is_free_after_a_pause(self, cluster: Cluster) -> None:
@@ -366,7 +366,7 @@ class StoreSuite:
         store, other = await cluster.open(), await cluster.open()
         await limit(store, MINUTE, 60)
         await ask(store, MINUTE, 50)
-        await settle(store, shares={MINUTE: 0}, taken={MINUTE: 5})
+        await settle(store, shares={MINUTE: 0}, minute_usage={MINUTE: 5})
         assert await store.used(MINUTE) == (5, 0)
         assert (await ask(other, MINUTE, 55)).amount == 55
 
@@ -378,10 +378,10 @@ class StoreSuite:
         assert await store.used(MINUTE) == (30, 20)
         await settle(store, shares={MINUTE: -10})
         assert await store.used(MINUTE) == (60, 0)
-        await settle(store, taken={MINUTE: 15})
+        await settle(store, minute_usage={MINUTE: 15})
         assert await store.used(MINUTE) == (75, 0)
         assert (await ask(store, MINUTE, 11)).renews_at == NOON + 16
-        await settle(store, taken={MINUTE: -75})
+        await settle(store, minute_usage={MINUTE: -75})
         assert await store.used(MINUTE) == (0, 0)
 
     async def test_tokens_that_were_used_beyond_a_minute_delay_the_next(self, cluster: Cluster) -> None:
@@ -389,9 +389,9 @@ class StoreSuite:
         tokens: LimitId = ("key:k1", "tokens", "minute")
         await limit(store, tokens, 600)
         await ask(store, tokens, 100)
-        await settle(store, shares={tokens: 0}, taken={tokens: 1200})
+        await settle(store, shares={tokens: 0}, minute_usage={tokens: 1200})
         grant = await ask(store, tokens, 100)
-        assert (grant.amount, grant.left, grant.renews_at) == (0, 0, NOON + 70)
+        assert (grant.amount, grant.unreserved, grant.renews_at) == (0, 0, NOON + 70)
         cluster.clock.now += 69.9
         assert (await ask(store, tokens, 100)).amount == 0
         cluster.clock.now += 0.2

@@ -83,12 +83,12 @@ def test_ever_contains_all_days() -> None:
 def test_what_was_used_becomes_less_by_the_amount_a_minute(amount: int, steps: list[tuple[float, int]]) -> None:
     """However often it is computed, at most one unit and the error of floating point are lost or gained."""
     used, at, now, exact = 0, 1000.0, 1000.0, 0.0
-    for seconds, taken in steps:
+    for seconds, used_tokens in steps:
         now += seconds
         used, at = refill(used, at, amount, now)
         exact = max(0.0, exact - seconds * amount / 60)
         assert abs(used - exact) <= 1 + 1e-6 * (amount + exact), (used, exact)
-        used, exact = used + taken, exact + taken
+        used, exact = used + used_tokens, exact + used_tokens
 
 
 def test_a_clock_that_is_set_back_does_not_stop_the_refill() -> None:

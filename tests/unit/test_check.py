@@ -34,7 +34,7 @@ FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object", "p
 BEDROCK_TOOL = {"toolSpec": {"name": "f", "inputSchema": {"json": {"type": "object"}}}}
 YOUTUBE = "https://www.youtube.com/watch?v=x"
 
-ANSWERED: list[tuple[str, Any]] = [
+ACCEPTED_REPLIES: list[tuple[str, Any]] = [
     # media without a MIME type: the service detects it
     ("gemini", {"contents": [{"parts": [{"fileData": {"fileUri": YOUTUBE}}, {"text": "What is it?"}]}]}),
     ("gemini", {"contents": [{"parts": [{"file_data": {"file_uri": YOUTUBE}}]}]}),
@@ -120,7 +120,7 @@ ANSWERED: list[tuple[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("dialect", "body"), ANSWERED)
+@pytest.mark.parametrize(("dialect", "body"), ACCEPTED_REPLIES)
 def test_what_a_service_answers_is_no_error(dialect: str, body: Any) -> None:
     assert request(dialect, body) == []
 
@@ -432,7 +432,7 @@ def test_a_call_that_a_limit_cut_is_no_error() -> None:
     assert [breach.rule for breach in broken] == ["anthropic.stream.input_json"]
 
 
-# --- the stream of document 002
+# --- the stream of document 002 (docs/mission.md)
 
 
 def kiro(*events: tuple[str, dict[str, Any]]) -> bytes:

@@ -160,9 +160,9 @@ def plan_outcome(upstream: str, conversation: Conversation) -> Any:
 @given(conversation=strategies.conversations(), upstream=st.sampled_from(["kiro", "anthropic", "openai"]))
 def test_a_filter_that_need_not_look_would_have_changed_nothing(upstream: str, conversation: Conversation) -> None:
     short = plan_outcome(upstream, conversation)
-    for where, name, answer in SHORT_CUTS:
+    for where, name, response in SHORT_CUTS:
         note(name)
-        with patch.object(where, name, lambda *_, answer=answer: answer):
+        with patch.object(where, name, lambda *_, response=response: response):
             assert plan_outcome(upstream, structs.replace(conversation)) == short
 
 
@@ -217,7 +217,7 @@ def test_a_place_is_named_by_its_steps() -> None:
 
 
 def test_a_thought_with_a_lone_surrogate_becomes_text_without_it() -> None:
-    thought = Reasoning("half \ud800", "kiro", Signature("kiro", "sealed"))
+    thought = Reasoning("half \ud800", "kiro", Signature("kiro", "signed"))
     conversation = Conversation(
         "m", (Message("user", (Text("a"),)), Message("assistant", (thought,)), Message("user", (Text("b"),)))
     )

@@ -424,7 +424,7 @@ def test_empty_result_and_empty_text_beside_a_call() -> None:
     assert sent["messages"][2]["content"][0]["type"] == "tool_result"
 
 
-def test_a_held_block_over_the_limit_ends_with_the_dialects_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_buffered_block_over_the_limit_ends_with_the_dialects_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.filters.response.BUFFER_LIMIT", 100)
     stream = chat(tool(0, '{"a', id="a", name="f"), tool(1, '{"a":"' + "x" * 101, id="b", name="g"), ({}, "tool_calls"))
     frames = translated(stream)
@@ -432,7 +432,7 @@ def test_a_held_block_over_the_limit_ends_with_the_dialects_error(monkeypatch: p
     assert "message_stop" not in kinds(frames)
 
 
-def test_the_answer_must_belong_to_the_request() -> None:
+def test_the_response_must_belong_to_the_request() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
     done = dragoman.translate_request(body, source="openai", target="anthropic")
     with pytest.raises(DragomanError, match="from anthropic to openai"):

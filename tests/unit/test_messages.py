@@ -60,8 +60,7 @@ def test_messages_of_every_kind_are_found_and_nothing_else() -> None:
         ("help", "quiet"),
         ("note", "the target has no choice {size}"),
         ("log", "%s cannot be read"),
-        ("text", "no such file"),
-        ("text", "cannot be read"),
+        ("text", "{path}: (no such file / cannot be read)"),
         ("error", "the file is too large: write a smaller one"),
     ]
 
@@ -74,6 +73,36 @@ def test_each_sentence_of_a_table_of_rules_is_a_message() -> None:
     assert [(each.kind, each.words) for each in collect({"module": TABLE})] == [
         ("rule", "a line must be an object"),
         ("rule", "a pigeon may not be late; some services wait"),
+    ]
+
+
+PARTS = """
+
+MOST_NAMES = 64
+ADVICE = "send fewer of them"
+
+def run(size, when, path):
+    what = f"more than {MOST_NAMES} names" if size else f"a name of {size} bytes"
+    hint = "; it is private" if path else ""
+    loose = "it is used alone too"
+    other(loose)
+    changed = "one of two texts"
+    for changed in size:
+        fail(f"{changed} cannot be known")
+    raise ValueError(f"{path} has {what}: {ADVICE}{hint}" + f" at {when(size)}")
+    fail(f"{loose} and in another")
+"""
+
+
+def test_parts_of_a_message_that_are_texts_are_written_into_it() -> None:
+    whole = "{path} has (more than 64 names / a name of {size} bytes): send fewer of them[; it is private] at {when}"
+    assert [(each.kind, each.words) for each in collect({"module": PARTS})] == [
+        ("text", "send fewer of them"),
+        ("text", "it is used alone too"),
+        ("text", "one of two texts"),
+        ("text", "{changed} cannot be known"),
+        ("error", whole),
+        ("text", "it is used alone too and in another"),
     ]
 
 

@@ -215,12 +215,12 @@ GEMINI: Body = {
     ],
 }
 SEARCH = {"toolUseId": "s1", "name": "nova_grounding", "type": "server_tool_use", "input": {"query": "QUERY"}}
-FINDING = {"toolUseId": "s1", "type": "nova_grounding_result", "content": [{"json": {"url": "https://found"}}]}
+FOUND_PAGE = {"toolUseId": "s1", "type": "nova_grounding_result", "content": [{"json": {"url": "https://found"}}]}
 BEDROCK: Body = {
     "modelId": "amazon.nova-pro-v1:0",
     "messages": [
         {"role": "user", "content": [{"text": "go"}]},
-        {"role": "assistant", "content": [{"toolUse": SEARCH}, {"toolResult": FINDING}, {"text": "So."}]},
+        {"role": "assistant", "content": [{"toolUse": SEARCH}, {"toolResult": FOUND_PAGE}, {"text": "So."}]},
         {"role": "user", "content": [{"text": "next"}]},
     ],
 }

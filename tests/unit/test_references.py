@@ -78,6 +78,16 @@ def test_names_of_tests_cite_nothing_that_the_repository_lacks() -> None:
     assert found == []
 
 
+def test_names_of_tests_can_be_read_alone() -> None:
+    """They do not begin with a word that refers to the test before them."""
+    found = {
+        name
+        for path in MODULES
+        for name in re.findall(r"^(?:async )?def (test_(?:it|nor|so|they)_\w+)", path.read_text(encoding="utf-8"), re.M)
+    }
+    assert found - {"test_it_is_told"} == set()  # a text in tests/unit/test_prose_checks.py
+
+
 def test_every_decision_is_in_the_index_and_the_index_names_nothing_else() -> None:
     folder = ROOT / "docs" / "decisions"
     index = re.findall(r"^\| (D\d+) \| .*\]\((\w+\.md)#(d\d+)\) \|$", (folder / "README.md").read_text(), re.MULTILINE)

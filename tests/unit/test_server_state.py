@@ -20,7 +20,7 @@ NAMES = tuple(registry.names())
 CALL_ID = "call_on_the_server"
 RESULT = {"type": "tool_result", "tool_use_id": CALL_ID, "content": "18 degrees"}
 OUTPUT = {"type": "function_call_output", "call_id": CALL_ID, "output": "18 degrees"}
-ANSWERED = {"functionResponse": {"name": "get_weather", "response": {"output": "18 degrees"}}}
+FUNCTION_RESPONSE = {"functionResponse": {"name": "get_weather", "response": {"output": "18 degrees"}}}
 
 
 def anthropic(**more: Any) -> dict[str, Any]:
@@ -44,7 +44,11 @@ REFERENCES: dict[
     "item without a type": ("responses", responses({"role": "user", "content": "x"}, {"id": "fc_1"}), "input[1]"),
     "cache": (
         "gemini",
-        {"model": "m", "contents": [{"role": "user", "parts": [ANSWERED]}], "cachedContent": "cachedContents/1"},
+        {
+            "model": "m",
+            "contents": [{"role": "user", "parts": [FUNCTION_RESPONSE]}],
+            "cachedContent": "cachedContents/1",
+        },
         "cachedContent",
     ),
 }
@@ -114,7 +118,7 @@ def test_elsewhere_it_is_refused_and_the_place_is_named(title: str, target: str)
 
 @pytest.mark.parametrize("source", NAMES)
 @pytest.mark.parametrize("target", NAMES)
-def test_a_result_without_a_call_is_still_an_orphan_where_nothing_is_held(source: str, target: str) -> None:
+def test_a_result_without_a_call_is_still_an_orphan_where_nothing_is_stored(source: str, target: str) -> None:
     if source not in ("anthropic", "responses"):
         return
     translation_plan = planned(source, target, anthropic() if source == "anthropic" else responses())
@@ -160,7 +164,7 @@ def test_a_compatible_service_can_be_configured_as_without_threads() -> None:
         dragoman.translate_request(anthropic(thread=THREAD), source="anthropic", target="anthropic", threads=False)
 
 
-def test_no_thread_is_nothing_held() -> None:
+def test_without_a_thread_nothing_is_stored() -> None:
     assert read("anthropic", anthropic(thread=None)).server_state == ()
     assert (
         read("responses", responses(previous_response_id=None, conversation=None, background=False)).server_state == ()
@@ -184,7 +188,7 @@ def test_the_library_keeps_nothing_and_says_so(title: str) -> None:
 
 
 @pytest.mark.parametrize("status", ["queued", "in_progress"])
-def test_an_unfinished_response_is_an_answer_only_where_a_job_was_asked_for(status: str) -> None:
+def test_an_unfinished_response_is_accepted_only_where_a_job_was_asked_for(status: str) -> None:
     codec = registry.get("responses").codec
     body = {"id": "resp_1", "object": "response", "status": status, "model": "m", "output": [], "background": True}
     job, other = (read("responses", {"model": "m", "input": "x", **more}) for more in ({"background": True}, {}))

@@ -1,4 +1,4 @@
-"""Limits on the length of files and functions, on fields of capabilities, and on names that two classes share."""
+"""Limits on the length of files and functions and on fields of capabilities; classes and type aliases share no name."""
 
 from __future__ import annotations
 
@@ -38,13 +38,18 @@ def test_capabilities_have_at_most_35_fields() -> None:
     assert 0 < len(Capabilities.__struct_fields__) <= FIELDS
 
 
-def test_no_two_public_classes_have_one_name() -> None:
-    names = Counter(
-        node.name
-        for path in FILES
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    )
-    assert len(names) > 300
+def type_name(node: ast.stmt) -> str:
+    """Return the name of a class or a type alias; empty for other statements."""
+    match node:
+        case ast.ClassDef(name=name) | ast.AnnAssign(target=ast.Name(id=name), annotation=ast.Name(id="TypeAlias")):
+            return name
+        case _:
+            return ""
+
+
+def test_no_two_public_classes_or_type_aliases_have_one_name() -> None:
+    named = (type_name(node) for path in FILES for node in ast.parse(path.read_text()).body)
+    names = Counter(name for name in named if name and not name.startswith("_"))
+    assert len(names) > 500
     # `dragoman.raw_tools` is an API of its own, and `ToolCall` is the name that its users know.
     assert [name for name, count in names.items() if count > 1] == ["ToolCall"]

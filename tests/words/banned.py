@@ -28,6 +28,11 @@ BANNED = {
     r"tongues?": "dialect",
     r"in earnest": "at full scale, in production",
     r"wits|affair|dawdles?|praises?": "plain words",
+    r"voices?|pulses?|familiars?|patience|(?<!rollback )journals?": "reply, keep-alive, same family, timeout, ledger",
+    r"sole|solely": "only, one",
+    r"unseal(?:s|ed|ing)?|seal(?:s|ed|ing)?": "signature, signed; encrypted",
+    r"go(?:es)? out": "is sent",
+    r"so (?:many|much|few)(?! that\b)": "the parameter or the figure: at most `most` rows",
 }
 _PATTERNS = [(re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE), instead) for words, instead in BANNED.items()]
 

@@ -15,7 +15,7 @@ from tests.messages import collect
 
 ROOT = Path(__file__).parents[2]
 GENERATED = frozenset({"docs/messages.md", "docs/checks.md"})  # they repeat texts of the sources
-_SKIPPED = frozenset({"node_modules", "build", ".venv"})
+_SKIPPED = frozenset({"node_modules", "build", ".venv", "prose"})  # the last: samples of texts (tests/unit/raw_tools)
 
 _CODE = re.compile(r"(`+).+?\1")
 _ADDRESS = re.compile(r"\]\([^)]*\)|<?\w+://[^\s>)]+>?")

@@ -18,7 +18,7 @@ from dragoman.store.interface import GATEWAY_KEY
 if TYPE_CHECKING:
     from dragoman.accounts.shares import LimitShare
 
-_MAX_REMEMBERED = 256  # answers about models, and models whose replies are remembered
+_MAX_REMEMBERED = 256  # results about models, and models whose replies are remembered
 _REPLIES = 64  # of one model
 _ENOUGH_REPLIES = 8  # for an estimate
 _PERCENTILE = 0.95
@@ -49,7 +49,7 @@ class ReplyLengths:
 
 
 class Account(Struct, eq=False):
-    """What the holder of a key may do. `shares` are those of all limits of the key, of its owner, and of all keys."""
+    """The permissions and limits of a key. `shares` are those of the limits of the key, its owner, and all keys."""
 
     id: str = GATEWAY_KEY  # of the key
     name: str = ""
@@ -61,7 +61,7 @@ class Account(Struct, eq=False):
     shares: tuple[LimitShare, ...] = ()
     needs_estimate: bool = False  # whether a limit counts tokens or cost
     has_cost_limit: bool = False
-    _allowed: dict[str, bool] = field(default_factory=dict)  # answers of `allows_model`
+    _allowed: dict[str, bool] = field(default_factory=dict)  # results of `allows_model`
     _replies: dict[str, ReplyLengths] = field(default_factory=dict)  # by model
 
     def allows_model(self, model: str) -> bool:

@@ -52,7 +52,7 @@ _STORE_DOWN = Fault(
 )
 
 
-Level: TypeAlias = Literal["info", "warning", "error"]
+ReportLevel: TypeAlias = Literal["info", "warning", "error"]
 
 
 class LimitReached(ClientFault):
@@ -79,7 +79,7 @@ class AccountBook:
     def __init__(
         self,
         store: Store,
-        report: Callable[[Level, str], None],
+        report: Callable[[ReportLevel, str], None],
         on_revoked: Callable[[str], None],
         *,
         retention: float = inf,
@@ -184,7 +184,7 @@ class AccountBook:
 
     # --- accounts
 
-    def cached(self, digest: bytes) -> Account | None:
+    def find_cached(self, digest: bytes) -> Account | None:
         """Return the account of a key that was found before."""
         return self._by_digest.get(digest)
 
@@ -319,17 +319,17 @@ class AccountBook:
             now = self._now()
             if not rows and not changed and now < self._heartbeat_at + _HEARTBEAT_SECONDS:
                 return
-            taken = {share.limit.id: share.taken for share in changed if share.limit.span == "minute"}
+            minute_usage = {share.limit.id: share.minute_usage for share in changed if share.limit.span == "minute"}
             for share in changed:
-                share.taken = 0
+                share.minute_usage = 0
             shares = {share.limit.id: share.report() for share in changed}
             try:
-                await self.store.settle(Settlement(rows, shares, taken))
+                await self.store.settle(Settlement(rows, shares, minute_usage))
             except StoreUnavailable as error:
                 self._rows = ended + self._rows
                 for share in changed:
                     share.was_changed = True
-                    share.taken += taken.get(share.limit.id, 0)
+                    share.minute_usage += minute_usage.get(share.limit.id, 0)
                 self._failed(error)
                 return
             self._heartbeat_at = now

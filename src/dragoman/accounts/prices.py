@@ -42,7 +42,7 @@ _VERSION_LENGTH = 12
 
 
 class Rates(Struct, frozen=True):
-    """What a token costs, by its kind, in pico-dollars."""
+    """The price of one token of each kind, in pico-dollars."""
 
     input: int
     output: int
@@ -53,9 +53,9 @@ class Rates(Struct, frozen=True):
 
 
 class Tier(Struct, frozen=True):
-    """The rates of a whole request with more than so many tokens of input, those of a cache included."""
+    """The rates of a whole request with more than `above_tokens` tokens of input, those of a cache included."""
 
-    over: int
+    above_tokens: int
     rates: Rates
 
 
@@ -95,7 +95,7 @@ class Price(Struct, frozen=True, kw_only=True):
         written = usage.cache_write
         if self.tiers:
             prompt = usage.input + usage.cache_read + written
-            rates = next((tier.rates for tier in self.tiers if prompt > tier.over), rates)
+            rates = next((tier.rates for tier in self.tiers if prompt > tier.above_tokens), rates)
         pico = usage.input * rates.input + usage.output * rates.output
         if usage.cache_read or written:
             hour_writes = min(cache_write_1h, written)
@@ -107,7 +107,7 @@ class Price(Struct, frozen=True, kw_only=True):
 
 
 class PriceBook:
-    """All prices, in layers; the first layer is the strongest. Immutable, apart from its cache of answers.
+    """All prices, in layers; the first layer is the strongest. Immutable, apart from its cache of results.
 
     `addresses` has patterns of the addresses of providers, such as `api.deepseek.com/*`. `default` is the price of
     models that no layer knows; None: their price is unknown.

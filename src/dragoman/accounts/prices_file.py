@@ -307,7 +307,7 @@ def _rate_lines(price: Price) -> list[str]:
         return []
     lines = [f'{name} = "{rate}"' for name, rate in _stated(price.rates, price.assumed).items()]
     tiers = [
-        ", ".join([f"tokens = {tier.over}", *(f'{name} = "{rate}"' for name, rate in _all(tier.rates).items())])
+        ", ".join([f"tokens = {tier.above_tokens}", *(f'{name} = "{rate}"' for name, rate in _all(tier.rates).items())])
         for tier in reversed(price.tiers)
     ]
     return [*lines, f"over = [{', '.join(f'{{ {tier} }}' for tier in tiers)}]"] if tiers else lines

@@ -1,4 +1,4 @@
-"""Reads the two public price lists that users may have fetched: LiteLLM's model_prices JSON and models.dev's api.json.
+"""Import the two public price lists that users may have fetched: LiteLLM's model_prices JSON, models.dev's api.json.
 
 Pure. Nothing is guessed: a row that has no price, a price of 0 (which may mean free, a subscription or unknown), or two
 different prices is left out, and counted with its reason. Prices of service tiers (batch, flex, priority), of audio and
@@ -22,7 +22,7 @@ from dragoman.errors import LocalMisuse
 from dragoman.model.patterns import is_pattern
 from dragoman.wire import jsonio
 
-Table: TypeAlias = dict[str, object]
+PriceTable: TypeAlias = dict[str, object]
 
 # What other lists call the providers of our price file.
 _PROVIDERS = {
@@ -58,16 +58,19 @@ NOT_WHOLE = "a price that is negative, too high, or not a whole number of pico-d
 
 
 class ImportedPrices(Struct, frozen=True):
-    """What was taken from a list: rows of one price have one `Price` with all their names. `left_out` has reasons."""
+    """The content of a price list: rows of one price have one `Price` with all their names.
+
+    `left_out` counts the rows that were not imported, by reason.
+    """
 
     content: PriceFile
     format: str
-    taken: int  # names of models
+    imported_names: int  # of models
     left_out: dict[str, int]
 
 
-class _LeftOut(Exception):
-    """A row is not imported; the text is the reason."""
+class _RowSkipped(Exception):
+    """A row that is not imported; the text is the reason."""
 
 
 class _Row(Struct, frozen=True):
@@ -127,7 +130,7 @@ def _merged(rows: list[_Row], source: str, seen: date) -> tuple[Price, ...]:
             models=(),
             provider=row.provider,
             rates=fill_rates(row.rates),
-            tiers=tuple(Tier(over, fill_rates(row.tiers[over])) for over in sorted(row.tiers, reverse=True)),
+            tiers=tuple(Tier(above, fill_rates(row.tiers[above])) for above in sorted(row.tiers, reverse=True)),
             assumed=tuple(name for name in ("cache_read", "cache_write") if name not in row.rates),
             deprecation_date=row.deprecation_date,
             source=source,
@@ -144,7 +147,7 @@ def _provider(name: str, wanted: Collection[str] | None) -> str:
     # LiteLLM splits a cloud by makers: vertex_ai-anthropic_models.
     provider = "vertex_ai" if name.startswith("vertex_ai-") else _PROVIDERS.get(name, name)
     if wanted is not None and provider not in wanted:
-        raise _LeftOut(UNKNOWN_PROVIDER)
+        raise _RowSkipped(UNKNOWN_PROVIDER)
     return provider
 
 
@@ -156,7 +159,7 @@ def _rates(table: Mapping[str, object], names: Mapping[str, str], unit: int) -> 
         if isinstance(value, int | Decimal) and not isinstance(value, bool):
             rate = Decimal(value) * unit
             if not rate.is_finite() or rate != int(rate) or not 0 <= rate < _HIGHEST:
-                raise _LeftOut(NOT_WHOLE)
+                raise _RowSkipped(NOT_WHOLE)
             rates[name] = int(rate)
     # A cache that is free beside a paid input means that the list does not know its price.
     return {name: rate for name, rate in rates.items() if rate or not (name.startswith("cache") and rates.get("input"))}
@@ -164,11 +167,11 @@ def _rates(table: Mapping[str, object], names: Mapping[str, str], unit: int) -> 
 
 def _check(model: str, rates: dict[str, int]) -> None:
     if not {"input", "output"} <= rates.keys():
-        raise _LeftOut(NO_PRICE)
+        raise _RowSkipped(NO_PRICE)
     if not rates["input"] and not rates["output"]:
-        raise _LeftOut(ZERO)
+        raise _RowSkipped(ZERO)
     if is_pattern(model):
-        raise _LeftOut(WILDCARD)
+        raise _RowSkipped(WILDCARD)
 
 
 def _day(value: object) -> date | None:
@@ -178,7 +181,7 @@ def _day(value: object) -> date | None:
         return None
 
 
-def _is_table(value: object) -> TypeGuard[Table]:
+def _is_table(value: object) -> TypeGuard[PriceTable]:
     return isinstance(value, dict)
 
 
@@ -195,24 +198,26 @@ _LITELLM = {
 }
 
 
-def _litellm(tables: Mapping[str, Table], providers: Collection[str] | None, left_out: Counter[str]) -> Iterator[_Row]:
+def _litellm(
+    tables: Mapping[str, PriceTable], providers: Collection[str] | None, left_out: Counter[str]
+) -> Iterator[_Row]:
     for name, table in tables.items():
         if name == "sample_spec":  # it describes the format
             continue
         try:
             yield _litellm_row(name, table, providers)
-        except _LeftOut as reason:
+        except _RowSkipped as reason:
             left_out[str(reason)] += 1
 
 
-def _litellm_row(name: str, table: Table, providers: Collection[str] | None) -> _Row:
+def _litellm_row(name: str, table: PriceTable, providers: Collection[str] | None) -> _Row:
     theirs = str(table.get("litellm_provider", ""))
     provider = _provider(theirs, providers)
     if table.get("mode") not in _MODES:
-        raise _LeftOut(NOT_TEXT)
+        raise _RowSkipped(NOT_TEXT)
     model = name.removeprefix(f"{provider}/").removeprefix(f"{theirs}/")
     if provider == "bedrock" and "/" in model:
-        raise _LeftOut(ONE_REGION)
+        raise _RowSkipped(ONE_REGION)
     rates = _rates(table, _LITELLM, _PICO_PER_DOLLAR)
     tiers = _litellm_tiers(table, rates)
     steps = table.get("tiered_pricing")
@@ -223,7 +228,7 @@ def _litellm_row(name: str, table: Table, providers: Collection[str] | None) -> 
     return _Row(provider, model, rates, tiers, _day(table.get("deprecation_date")), note)
 
 
-def _litellm_tiers(table: Table, base: dict[str, int]) -> dict[int, dict[str, int]]:
+def _litellm_tiers(table: PriceTable, base: dict[str, int]) -> dict[int, dict[str, int]]:
     """Return the rates of fields such as `input_cost_per_token_above_200k_tokens`."""
     sizes = {found[1] for field in table if (found := _ABOVE.search(field))}
     tiers: dict[int, dict[str, int]] = {}
@@ -235,13 +240,13 @@ def _litellm_tiers(table: Table, base: dict[str, int]) -> dict[int, dict[str, in
     return tiers
 
 
-def _litellm_steps(steps: list[Table], base: dict[str, int]) -> tuple[dict[str, int], dict[int, dict[str, int]]]:
+def _litellm_steps(steps: list[PriceTable], base: dict[str, int]) -> tuple[dict[str, int], dict[int, dict[str, int]]]:
     """Return the rates and tiers of `tiered_pricing`: a list of rates with ranges of tokens, such as [0, 32000]."""
     found: dict[int, dict[str, int]] = {}
     for step in steps:
         begins = step.get("range")
         if not isinstance(begins, list) or not begins or not isinstance(begins[0], int | Decimal):
-            raise _LeftOut(NO_PRICE)
+            raise _RowSkipped(NO_PRICE)
         found[int(begins[0])] = {**base, **_rates(step, _LITELLM, _PICO_PER_DOLLAR)}
     first = found.pop(min(found, default=0), base)
     return first, found
@@ -254,24 +259,24 @@ _MODELS_DEV = {name: name for name in ("input", "output", "cache_read", "cache_w
 
 
 def _models_dev(
-    tables: Mapping[str, Table], providers: Collection[str] | None, left_out: Counter[str]
+    tables: Mapping[str, PriceTable], providers: Collection[str] | None, left_out: Counter[str]
 ) -> Iterator[_Row]:
     for name, table in tables.items():
         models = table.get("models")
         for model, entry in models.items() if _is_table(models) else ():
             try:
                 yield _models_dev_row(_provider(name, providers), model, entry if _is_table(entry) else {})
-            except _LeftOut as reason:
+            except _RowSkipped as reason:
                 left_out[str(reason)] += 1
 
 
-def _models_dev_row(provider: str, model: str, entry: Table) -> _Row:
+def _models_dev_row(provider: str, model: str, entry: PriceTable) -> _Row:
     modalities, cost = entry.get("modalities"), entry.get("cost")
     outputs = modalities.get("output") if _is_table(modalities) else None
     if isinstance(outputs, list) and "text" not in outputs:
-        raise _LeftOut(NOT_TEXT)
+        raise _RowSkipped(NOT_TEXT)
     if not _is_table(cost):
-        raise _LeftOut(NO_PRICE)
+        raise _RowSkipped(NO_PRICE)
     rates = _rates(cost, _MODELS_DEV, _PICO_PER_MILLION)
     _check(model, rates)
     tiers: dict[int, dict[str, int]] = {}
@@ -286,7 +291,7 @@ def _models_dev_row(provider: str, model: str, entry: Table) -> _Row:
     return _Row(provider, model, rates, tiers)
 
 
-def _addresses(tables: Mapping[str, Table]) -> dict[str, tuple[str, ...]]:
+def _addresses(tables: Mapping[str, PriceTable]) -> dict[str, tuple[str, ...]]:
     """Return the addresses of the providers that have one, such as `api.example.com/v1/*`."""
     found: dict[str, tuple[str, ...]] = {}
     for name, table in tables.items():

@@ -27,7 +27,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.fields import describe, is_blank
 from dragoman.wire.http import HttpRequest, HttpResponse
 
-Body: TypeAlias = Iterable[bytes]
+BodyChunks: TypeAlias = Iterable[bytes]
 Sign: TypeAlias = Callable[[HttpRequest], HttpRequest]
 
 _IDLE_TIMEOUT = 300.0  # seconds without a byte
@@ -36,7 +36,7 @@ _IDLE_TIMEOUT = 300.0  # seconds without a byte
 class Sender(Protocol):
     """Sends a request; returns the head of the response, and its body as it arrives. May raise TransportError."""
 
-    def __call__(self, request: HttpRequest, timeout: float | None) -> tuple[HttpResponse, Body]: ...
+    def __call__(self, request: HttpRequest, timeout: float | None) -> tuple[HttpResponse, BodyChunks]: ...
 
 
 class HttpSender:
@@ -108,7 +108,7 @@ class DialectClient:
                 yield response_filters.feed(step.events)
 
 
-def _steps(reader: StreamReader, body: Body) -> Iterator[DecodedFrame]:
+def _steps(reader: StreamReader, body: BodyChunks) -> Iterator[DecodedFrame]:
     """Yield the decoded frames of a body, up to its end or up to a transport error."""
     broken: Fault | None = None
     try:
@@ -122,7 +122,7 @@ def _steps(reader: StreamReader, body: Body) -> Iterator[DecodedFrame]:
 
 
 @contextmanager
-def _closing(body: Body) -> Iterator[None]:
+def _closing(body: BodyChunks) -> Iterator[None]:
     """Close the connection at once if the rest of the body is not read."""
     try:
         yield
@@ -194,7 +194,7 @@ class BedrockClient:
         return content_of(response)
 
     def _validate_tool_use_block(self, block: Mapping[str, Any]) -> ToolUseBlock:
-        return validated(block)
+        return validate_call(block)
 
 
 # --- reading a raw Converse response: every field is checked before it is used
@@ -220,7 +220,7 @@ def tool_uses_in(blocks: list[Any]) -> Iterator[ToolUseBlock]:
 
     See docs/decisions/bedrock.md#d30.
     """
-    return (validated(use) for block in blocks if (use := _use_in(block)) is not _NO_CALL)
+    return (validate_call(use) for block in blocks if (use := _use_in(block)) is not _NO_CALL)
 
 
 def replace_calls(blocks: list[Any], calls: Iterable[ToolUseBlock]) -> list[Any]:
@@ -233,7 +233,7 @@ def _block(call: ToolUseBlock) -> dict[str, Any]:
     return {"toolUse": {"toolUseId": call["id"], "name": call["name"], "input": call["input"]}}
 
 
-def validated(use: Any) -> ToolUseBlock:
+def validate_call(use: Any) -> ToolUseBlock:
     """Return a call with an id, a name and an object of arguments. Raises BedrockResponseError with the wrong field.
 
     See docs/decisions/content.md#d3.

@@ -132,17 +132,23 @@ class AgentRunner:
             try:
                 reply = self._request(run)
             except Interrupted as reason:
-                return run.ended("cancelled" if self._cancelled.is_set() else "time", str(reason))
+                return run.end_result("cancelled" if self._cancelled.is_set() else "time", str(reason))
             except (UpstreamFault, UpstreamViolation, TransportError) as error:
                 result = _failed_step(error, "The model's reply is not valid")
-                return run.ended("error", result.message, self._finish_step(number, result))
+                return run.end_result("error", result.message, self._finish_step(number, result))
             result = self._process_reply(run, reply)
             run.steps.append(self._finish_step(number, result))
             stop_reason = reply.choices[0].stop.reason
             if result.status == "done" and stop_reason is not StopReason.PAUSE:
                 is_cut = stop_reason in (StopReason.LENGTH, StopReason.CONTEXT)
-                return run.ended("length", "the reply was cut at the limit of tokens") if is_cut else run.ended("done")
-        return run.ended("steps", f"the run reached its limit of {self._max_steps} steps before the model was done")
+                return (
+                    run.end_result("length", "the reply was cut at the limit of tokens")
+                    if is_cut
+                    else run.end_result("done")
+                )
+        return run.end_result(
+            "steps", f"the run reached its limit of {self._max_steps} steps before the model was done"
+        )
 
     def _finish_step(self, number: int, result: StepResult) -> StepResult:
         self._watch(StepEnded(number, result))
@@ -232,7 +238,7 @@ class _Run:
         """Add a message to the conversation."""
         self.conversation = structs.replace(self.conversation, messages=(*self.conversation.messages, message))
 
-    def ended(self, status: Any, error: str = "", last: StepResult | None = None) -> RunResult:
+    def end_result(self, status: Any, error: str = "", last: StepResult | None = None) -> RunResult:
         """Return the result of the run; `last` is a step that failed."""
         steps = (*self.steps, last) if last is not None else tuple(self.steps)
         return RunResult(

@@ -104,7 +104,7 @@ def _client(arguments: Namespace) -> Client:
     from dragoman.agent import BedrockClient, DialectClient, HttpSender
 
     if not arguments.dialect:
-        return DialectClient("bedrock", embedded)
+        return DialectClient("bedrock", send_to_embedded_model)
     if arguments.dialect == "bedrock" and not arguments.key_env:
         return BedrockClient(
             arguments.model, region=arguments.region, profile=arguments.profile, endpoint_url=arguments.url
@@ -132,7 +132,7 @@ def _signer(arguments: Namespace) -> Callable[[HttpRequest], HttpRequest]:
     return sign
 
 
-def embedded(request: HttpRequest, timeout: float | None) -> tuple[HttpResponse, Iterator[bytes]]:
+def send_to_embedded_model(request: HttpRequest, timeout: float | None) -> tuple[HttpResponse, Iterator[bytes]]:
     """Send a request to the simulator's model inside this process; it needs no network and no account."""
     from msgspec import structs
 

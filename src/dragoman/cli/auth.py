@@ -45,6 +45,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 _KINDS = {"social": "Google or GitHub", "idc": "IAM Identity Center", "external_idp": "external", "api_key": "API key"}
+_PROVIDER = "the provider of the login (default: kiro)"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -59,11 +60,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     login.add_argument("--profile-arn", default="", metavar="ARN", help="the profile to use, if you have several")
     login.add_argument("--no-browser", action="store_true", help="print the address, but do not open a browser")
-    listed = actions.add_parser("list", help="list the Kiro logins of this machine")
-    listed.add_argument("--json", action="store_true", help="print JSON, without secrets")
-    listed.add_argument("--usage", action="store_true", help="request the remaining quota from the service")
-    taken = actions.add_parser("import", help="use the login of the Kiro IDE or of kiro-cli, or an API key")
-    source = taken.add_mutually_exclusive_group()
+    list_parser = actions.add_parser("list", help="list the Kiro logins of this machine")
+    list_parser.add_argument("--json", action="store_true", help="print JSON, without secrets")
+    list_parser.add_argument("--usage", action="store_true", help="request the remaining quota from the service")
+    import_parser = actions.add_parser("import", help="use the login of the Kiro IDE or of kiro-cli, or an API key")
+    source = import_parser.add_mutually_exclusive_group()
     source.add_argument(
         "--from",
         dest="source",
@@ -72,26 +73,26 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="the login to import (default: the first found)",
     )
     source.add_argument("--api-key", action="store_true", help="read an API key from standard input")
-    taken.add_argument(
+    import_parser.add_argument(
         "--copy", action="store_true", help="copy the token instead of sharing it with the other program"
     )
-    taken.add_argument("--replace", action="store_true", help="overwrite a login of the same name")
-    renewed = actions.add_parser("refresh", help="renew a login now")
-    renewed.add_argument(
+    import_parser.add_argument("--replace", action="store_true", help="overwrite a login of the same name")
+    refresh_parser = actions.add_parser("refresh", help="renew a login now")
+    refresh_parser.add_argument(
         "--from",
         dest="source",
         default="",
         metavar="own|ide|cli[:…]",
         help="the login to refresh (default: the first found)",
     )
-    left = actions.add_parser("logout", help="remove a login of Dragoman from this machine")
-    for action in (login, taken, left):
+    logout_parser = actions.add_parser("logout", help="remove a login of Dragoman from this machine")
+    for action in (login, import_parser, logout_parser):
         action.add_argument("--name", default=DEFAULT_LOGIN, help=f"the name of the login (default: {DEFAULT_LOGIN})")
-    for action in (login, listed, taken, renewed, left):
-        action.add_argument("provider", choices=["kiro"], nargs="?", default="kiro", help="the default is kiro")
-    for action in (login, listed, taken, renewed):
+    for action in (login, list_parser, import_parser, refresh_parser, logout_parser):
+        action.add_argument("provider", choices=["kiro"], nargs="?", default="kiro", help=_PROVIDER)
+    for action in (login, list_parser, import_parser, refresh_parser):
         action.add_argument("--endpoint", default="", metavar="URL", help="the simulator's address, instead of AWS")
-    left.set_defaults(endpoint="")
+    logout_parser.set_defaults(endpoint="")
 
 
 def run(arguments: Namespace) -> int:
@@ -160,8 +161,8 @@ def _choose_profile(profiles: Sequence[Profile]) -> Profile:
     _print_message("This login has several profiles:")
     for number, profile in enumerate(profiles, 1):
         _print_message(f"  {number}  {profile.name}  {profile.arn}")
-    answer = input("Which one? [1] ") if sys.stdin.isatty() else ""
-    index = int(answer) - 1 if answer.isdecimal() and 0 < int(answer) <= len(profiles) else 0
+    choice = input("Which one? [1] ") if sys.stdin.isatty() else ""
+    index = int(choice) - 1 if choice.isdecimal() and 0 < int(choice) <= len(profiles) else 0
     _print_message(f"Using {profiles[index].arn}. Choose another with --profile-arn.")
     return profiles[index]
 
@@ -310,10 +311,10 @@ async def _log_out(arguments: Namespace) -> int:
     shared = _shared_login(store)
     async with file_lock(store.lock):
         await asyncio.to_thread(store.remove)
-    kept = f" The login of {shared} itself stays; log out there to end it." if shared else ""
+    shared_login_notice = f" The login of {shared} itself stays; log out there to end it." if shared else ""
     others = find_logins(places)
     now_used = f"Now {others[0].spec} is the first login." if others else "No Kiro login is left on this machine."
-    _print_message(f"Removed {store.path}.{kept} {now_used}")
+    _print_message(f"Removed {store.path}.{shared_login_notice} {now_used}")
     return 0
 
 

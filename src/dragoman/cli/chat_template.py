@@ -187,6 +187,7 @@ def _compile(template: Template) -> Callable[..., str]:
         tags = {"generation"}  # noqa: RUF012  # as Jinja declares it
 
         def parse(self, parser: Parser) -> Node | list[Node]:
+            """Parse the block as a call that returns its content."""
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return CallBlock(self.call_method("_content"), [], [], body).set_lineno(line)

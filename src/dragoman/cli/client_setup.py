@@ -289,8 +289,8 @@ def _models_table(listed: Sequence[ModelEntry], *chosen: str) -> Json:
     table: dict[str, Json] = {name: {"name": name} for name in chosen if name}
     for model in listed[:_MAX_LISTED]:
         entry: dict[str, Json] = {"name": model.name}
-        if model.window and model.longest_answer:
-            entry["limit"] = {"context": model.window, "output": model.longest_answer}
+        if model.window and model.max_output_tokens:
+            entry["limit"] = {"context": model.window, "output": model.max_output_tokens}
         table[model.name] = entry
     return table
 

@@ -138,14 +138,14 @@ async def _show(store: Store, key: ClientKey) -> Json:
 
 
 async def _limit_row(store: Store, limit: Limit) -> Json:
-    used, held = await store.used(limit.id)
+    used, in_shares = await store.used(limit.id)
     return {
         "scope": limit.scope,
         "resource": limit.resource,
         "span": limit.span,
         "amount": limit.amount,
         "used": used,
-        "held": held,
+        "held": in_shares,
     }
 
 

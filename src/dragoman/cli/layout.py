@@ -26,13 +26,13 @@ def count_of(number: int, what: str) -> str:
 
 
 def pad(text: str, columns: int, *, to_right: bool = False) -> str:
-    """Return the text with spaces up to so many columns, on its left side with `to_right`."""
+    """Return the text with spaces up to `columns` columns, on its left side with `to_right`."""
     spaces = " " * (columns - display_width(text))
     return spaces + text if to_right else text + spaces
 
 
 def cut(text: str, columns: int) -> str:
-    """Return a text without styles in at most so many columns; `…` stands for its end if it is longer."""
+    """Return a text without styles in at most `columns` columns; `…` stands for its end if it is longer."""
     if display_width(text) <= columns:
         return text
     while text and display_width(text) >= columns:

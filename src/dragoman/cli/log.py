@@ -63,7 +63,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def _line_count(text: str) -> int:
     if not text.isdecimal() or len(text) > 7:
-        raise ArgumentTypeError(f"expected a number of lines, not {text!r}")
+        raise ArgumentTypeError(f"expected a number of lines from 0 to 9999999, not {text!r}")
     return int(text)
 
 
@@ -177,7 +177,7 @@ _read_request = jsonio.typed_decoder(LoggedRequest)
 
 
 def note_lines(entry: LoggedRequest, columns: int) -> Iterator[str]:
-    """Yield the attempts of a request that failed, and the changes by its translation, wrapped to so many columns."""
+    """Yield the attempts of a request that failed, and the changes by its translation, wrapped to `columns` columns."""
     texts = [
         *(
             f"attempt at {each.upstream}{f' ({each.credential})' if each.credential else ''} failed after "

@@ -110,7 +110,7 @@ def _only(document: dict[str, Json], upstream: str) -> dict[str, Json]:
 
 
 def _rows(document: dict[str, Json]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("MODEL", "WINDOW", "ANSWER", "UPSTREAM", "FROM")]
+    rows: list[tuple[str, ...]] = [("MODEL", "WINDOW", "OUTPUT", "UPSTREAM", "FROM")]
     for row in objects_in(document.get("models")):
         name, model, upstream = (str(row.get(key)) for key in ("id", "model", "upstream"))
         target = upstream if name in (model, f"{upstream}/{model}") else f"{upstream} as {model}"

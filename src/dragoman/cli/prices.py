@@ -52,7 +52,7 @@ Written by `dragoman prices import` on {day}, from the {format} list {source}.
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `dragoman prices`."""
     parser.add_argument(
-        "action", nargs="?", default="list", choices=("list", "import", "check"), help="the default is list"
+        "action", nargs="?", default="list", choices=("list", "import", "check"), help="what to do (default: list)"
     )
     parser.add_argument("file", nargs="?", metavar="FILE", help="import: a list of LiteLLM or models.dev, - for input")
     parser.add_argument(
@@ -123,7 +123,7 @@ def _page(prices: list[Price], paint: Paint) -> Iterator[str]:
         costs = ("plan", "", "", "") if price.plan else _cells(price.rates, price.assumed)
         rows.append((one_line(scope), _names(price.models), *costs, _origin(price)))
         for tier in reversed(price.tiers):
-            rows.append(("", f"  over {tier.over:,} tokens", *_cells(tier.rates, ()), ""))
+            rows.append(("", f"  over {tier.above_tokens:,} tokens", *_cells(tier.rates, ()), ""))
     yield from table_lines(rows, paint, right=range(2, 6))
 
 
@@ -164,7 +164,7 @@ def _row(price: Price) -> dict[str, Json]:
         "models": list(price.models),
         "plan": price.plan,
         "rates": _rate_texts(price.rates),
-        "over": [{"tokens": tier.over, "rates": _rate_texts(tier.rates)} for tier in reversed(price.tiers)],
+        "over": [{"tokens": tier.above_tokens, "rates": _rate_texts(tier.rates)} for tier in reversed(price.tiers)],
         "assumed": list(price.assumed),
         **{name: day.isoformat() for name, day in days.items() if day is not None},
         "source": price.source,
@@ -194,7 +194,7 @@ def _import(arguments: Namespace) -> int:
         raise CommandError(f"{arguments.file}: {error}") from None
     for reason, count in found.left_out.items():
         print_notice(f"left out {count}: {reason}")
-    if not found.taken:
+    if not found.imported_names:
         return print_error("no price was found, so nothing was written. --all takes unknown providers, too.", 1)
     heading = _HEADING.format(day=datetime.now(UTC).date(), format=found.format, source=name)
     text = render_price_file(found.content, heading)
@@ -204,7 +204,7 @@ def _import(arguments: Namespace) -> int:
         hint = "Add --force to replace it, or --output FILE to write another."
         return print_error(f"{target} exists and was not changed. {hint}", 1)
     _write(target, text)
-    models, prices = count_of(found.taken, "model"), count_of(len(found.content.prices), "price")
+    models, prices = count_of(found.imported_names, "model"), count_of(len(found.content.prices), "price")
     print_notice(f"wrote {target}: {models} in {prices}, of {found.format}")
     return 0
 

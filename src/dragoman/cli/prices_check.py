@@ -1,4 +1,4 @@
-"""What is wrong with the prices of a configuration: models without a price, old prices, retired models."""
+"""Find problems of the prices of a configuration: models without a price, old prices, retired models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TINY = 100  # pico-dollars a token, $0.0001 per million: nothing costs so littl
 
 
 class PriceProblem(Struct, frozen=True):
-    """One finding. `kind` is `unknown`, `deprecated`, `old`, `assumed` or `tiny`."""
+    """One problem. `kind` is `unknown`, `deprecated`, `old`, `assumed` or `tiny`."""
 
     kind: str
     upstream: str
@@ -31,7 +31,7 @@ class PriceProblem(Struct, frozen=True):
 
 
 def check_prices(config: Config, book: PriceBook, now: datetime, *, as_json: bool) -> int:
-    """Print the findings; return 3 if a model that the configuration names has no price, else 0."""
+    """Print the problems; return 3 if a model that the configuration names has no price, else 0."""
     names = [(upstream, model) for upstream in config.upstreams.values() for model in _models(config, upstream)]
     problems = [
         problem

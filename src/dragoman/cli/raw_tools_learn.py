@@ -117,10 +117,10 @@ def _report(learnt: LearntTable, output: Path | None) -> None:
     ]
     for line in lines:
         print(paint(line[:9], "dim") + line[9:], file=sys.stderr)
-    for miss in verdict.mismatches[:3]:
-        print(f"{paint('missed', 'yellow')}   {one_line(miss.text.strip(), 400)}", file=sys.stderr)
+    for mismatch in verdict.mismatches[:3]:
+        print(f"{paint('missed', 'yellow')}   {one_line(mismatch.text.strip(), 400)}", file=sys.stderr)
         print(
-            f"         expected {one_line(miss.expected, 300)}\n         read     {one_line(miss.read, 300)}",
+            f"         expected {one_line(mismatch.expected, 300)}\n         read     {one_line(mismatch.read, 300)}",
             file=sys.stderr,
         )
     if learnt.shipped:

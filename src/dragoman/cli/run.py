@@ -379,8 +379,8 @@ def _handling_signals(forward: signal._HANDLER) -> Iterator[None]:
     for name in (*_FORWARDED, *_FROM_TERMINAL):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-            is_ours_alone = name in _FORWARDED or not _in_foreground()
-            before[number] = signal.signal(number, forward if is_ours_alone else _ignore)
+            child_misses_it = name in _FORWARDED or not _in_foreground()
+            before[number] = signal.signal(number, forward if child_misses_it else _ignore)
     try:
         yield
     finally:

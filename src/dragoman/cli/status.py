@@ -246,9 +246,8 @@ def _accounts(row: dict[str, Json], paint: Paint) -> Iterator[str]:
     """Yield the state of the store of accounts, and what needs attention."""
     is_ok, prices = row.get("state") == "ok", row.get("prices")
     newest = prices.get("newest") if isinstance(prices, dict) else None
-    yield paint(
-        f"accounts: the store is {row.get('state')}; prices of {newest or 'no date'}", *([] if is_ok else ["red"])
-    )
+    date = f"prices are of {newest}" if newest else "the price list has no date"
+    yield paint(f"accounts: the store is {row.get('state')}; {date}", *([] if is_ok else ["red"]))
     if dropped := _number(row.get("dropped_rows")):
         yield paint(f"{count_of(int(dropped), 'row')} of the ledger could not be written", "red")
     if unpriced := _number(row.get("unpriced")):

@@ -29,7 +29,7 @@ _SORT_KEYS: dict[SortOrder, Callable[[RunningRequest], Any]] = {
 
 
 class TopView(Struct, frozen=True):
-    """What the screen shows besides the data: the order of requests, and whether and why it is not updated."""
+    """The state of the screen besides the data: the order of requests, and whether and why it is not updated."""
 
     order: SortOrder = "time"
     is_paused: bool = False

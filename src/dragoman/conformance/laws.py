@@ -237,7 +237,7 @@ def nothing_is_lost_in_a_stream(client: Dialect, upstream: Dialect, events: Even
 def _as_shown(events: Events) -> Events:
     """Return the events as most streams can express them: every block end is a normal one.
 
-    See docs/decisions/answers.md#d7.
+    See docs/decisions/responses.md#d7.
     """
     return tuple(BlockEnded(event.key) if isinstance(event, BlockEnded) else event for event in events)
 

@@ -87,7 +87,7 @@ class Decoder(Protocol):
     def feed(self, frame: Frame) -> ev.Events | None:
         """Return the events of a frame.
 
-        None means that the frame must not reach the client, even in the same dialect (docs/decisions/answers.md#d51).
+        None means that the frame must not reach the client, even in the same dialect (docs/decisions/responses.md#d51).
         """
 
     @abstractmethod
@@ -274,7 +274,7 @@ class ListedModel(Struct, frozen=True):
 
     name: str
     window: int | None = None
-    longest_answer: int | None = None
+    max_output_tokens: int | None = None
     created: int = 0
     title: str = ""  # shown to people; empty: the name
 
@@ -309,7 +309,7 @@ class ModelListReader(Protocol):
 class StoredResponses(Protocol):
     """Responses that a service stores and returns by their id, for dialects that have them."""
 
-    def render_deleted(self, answer_id: str) -> bytes:
+    def render_deleted(self, response_id: str) -> bytes:
         """Write the confirmation that a response was deleted."""
 
     def is_last_frame(self, frame: Frame) -> bool:
@@ -367,7 +367,7 @@ class Dialect(Struct, frozen=True):
     # Returns the rules that an error of the service names and that the body of a request does not show.
     refusal_rules: Callable[[ApiRequest, Fault], Sequence[Breach]] | None = None
     limit_headers: LimitHeaders | None = None  # that the SDKs of the family read
-    relayed: RelayedEndpoints | None = None  # endpoints beside chat
+    relayed: RelayedEndpoints | None = None  # endpoints other than chat
     title: str = ""  # the name of the API, for people
 
 
@@ -407,7 +407,7 @@ class StreamReader:
 
     A violation becomes a Failed event, so that the frames before it are not lost.
 
-    A single frame that cannot be read does not end the stream (docs/decisions/answers.md#d7): its `DecodedFrame` has
+    A single frame that cannot be read does not end the stream (docs/decisions/responses.md#d7): its `DecodedFrame` has
     the reason and no event. With `keeps_unread`, which is set for a client of the same dialect, it also has the bytes
     of the frame, and the client gets them. Without it the frame is dropped; this is a violation while a block is open,
     because a part of the block may be lost.

@@ -1,4 +1,4 @@
-"""Endpoints beside chat: embeddings, images, audio and others, which a gateway relays without translation. Pure.
+"""Endpoints other than chat: embeddings, images, audio and others, which a gateway relays without translation. Pure.
 
 A relayed request goes only to an upstream whose dialect has the same endpoint, so its body needs no translation. The
 gateway reads the name of the model, which is in the path or in the body (JSON or a form), and nothing else.

@@ -86,14 +86,14 @@ class FitCacheMarks(Filter):
     def _limited(self, marks: _Marks, notes: Notes) -> _Marks:
         """Return at most as many marks as the target accepts: the last of each part, then the latest."""
         target = self._target
-        kept = {place: mark for place, mark in marks.items() if mark.ttl in self._ttls}
+        fitting_marks = {place: mark for place, mark in marks.items() if mark.ttl in self._ttls}
         if target.count:
-            kept = _latest(kept, target.count)
-        if len(kept) < len(marks):
-            surplus = len(marks) - len(kept)
+            fitting_marks = _latest(fitting_marks, target.count)
+        if len(fitting_marks) < len(marks):
+            surplus = len(marks) - len(fitting_marks)
             detail = f"the target accepts {target.count} cache marks; {surplus} are left out"
             notes.dropped("cache.marks", "", detail)
-        return kept
+        return fitting_marks
 
     def _placed(self, conversation: Conversation, marks: _Marks, notes: Notes) -> _Marks:
         """Return the marks, each at a place that the target has: its own, or the last one before it."""
@@ -168,8 +168,8 @@ def _latest(marks: _Marks, count: int) -> _Marks:
     ends = {place[0]: place for place in marks if place[0] != _MESSAGES}  # the last of the tools and of the system
     rest = [place for place in reversed(marks) if place not in ends.values()]
     by_part = sorted(rest, key=lambda place: place[0] != _MESSAGES)  # stable: messages first, latest first
-    kept = {*ends.values(), *by_part[: max(count - len(ends), 0)]}
-    return {place: mark for place, mark in marks.items() if place in kept}
+    fitting_marks = {*ends.values(), *by_part[: max(count - len(ends), 0)]}
+    return {place: mark for place, mark in marks.items() if place in fitting_marks}
 
 
 def _nearest(place: _Place, allowed: Iterable[_Place]) -> _Place | None:

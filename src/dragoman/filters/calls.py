@@ -388,7 +388,7 @@ class _BufferedCall(Struct, eq=False):
 class _WholeCalls(Struct, ResponseFilter, eq=False):
     """Sends every call whole. One that is not an object waits for the stop, which shows whether it was cut off.
 
-    See docs/decisions/answers.md#d7.
+    See docs/decisions/responses.md#d7.
     """
 
     _notes: Notes

@@ -21,6 +21,7 @@ from dragoman.model.conversation import Conversation, Message, Output, StopReaso
 from dragoman.model.filter import EventKinds, Facts, Features, Filter, MakeResponseFilter, Notes, ResponseFilter
 
 SUMMARY = "Summary of the conversation so far:"
+SUMMARY_AS_TEXT = "the target cannot compact: the summary of earlier turns is sent as text"
 PROMPT = """\
 Summarize the conversation so far for another model that will continue it and sees nothing else of it. State what the \
 user wants, what was done and found (files, commands, results, decisions), what is left to do, and everything that \
@@ -60,7 +61,7 @@ class CompactHistory(Filter):
         for effect in block.effects if isinstance(block, Opaque) else ():
             match effect:
                 case Summary(text, is_ours=True):
-                    notes.changed("compaction.as_text", block.at.path, "the summary of earlier turns became text")
+                    notes.changed("compaction.as_text", block.at.path, SUMMARY_AS_TEXT)
                     return Text(f"{SUMMARY}\n\n{text}", at=block.at)
                 case SummaryRequest() if not self._is_done_by_service:
                     notes.changed("compaction.by_model", block.at.path, _BY_MODEL)

@@ -72,7 +72,7 @@ def find_shared_fields(family: str, source: Capabilities, target: Capabilities) 
         names = target.shared_fields.get(place, NO_FIELDS)
         return {own: names[name] for name, own in source.shared_fields.get(place, NO_FIELDS).items() if name in names}
 
-    return SharedFields(family, common("request"), common("media"), common("tool"), common("answer"))
+    return SharedFields(family, common("request"), common("media"), common("tool"), common("reply"))
 
 
 def field_path(name: str, at: str) -> str:
@@ -261,7 +261,7 @@ class _FitRequest:
         """Return the media; its name becomes a text before it if the target has no names for such media."""
         if isinstance(media, Text) or not media.name or media.kind in self._target.named_media:
             return [media]
-        if self._same_family and "home_names" in self._target.traits:
+        if self._same_family and "same_family_names" in self._target.traits:
             return [media]
         self._notes.changed("media.name", media.at.path, f"the name of the {media.kind} is placed before it as text")
         return [Text(media.name, at=media.at), structs.replace(media, name="")]
@@ -286,7 +286,7 @@ class _FitRequest:
         if signature is None or (is_own and "signed_content" in self._target.traits):
             return node
         detail = f"the target cannot read a {signature.kind} of {signature.family}"
-        self._notes.dropped("foreign.seal", node.at.path, detail)  # type: ignore[attr-defined]
+        self._notes.dropped("foreign.signature", node.at.path, detail)  # type: ignore[attr-defined]
         return structs.replace(node, signature=None)
 
     def _opaque(self, block: Opaque, role: Role) -> Iterable[Block]:
@@ -320,7 +320,7 @@ class _FitRequest:
             return ()
         if "signed_reasoning" in target.traits and signature is None:
             self._notes.dropped(
-                "reasoning.unsealed", block.at.path, "the target accepts its reasoning only with a signature"
+                "reasoning.unsigned", block.at.path, "the target accepts its reasoning only with a signature"
             )
             return ()
         if signature is not None:  # the target accepts this family's signatures as its own
@@ -463,7 +463,7 @@ class _ReplyFilter(Struct, ResponseFilter, eq=False):
         if isinstance(block, Opaque):
             foreign, kind = block.family != self._family, block.kind
         elif isinstance(block, Media):
-            known = (block.kind, block.form) in self._client.media and "no_answer_media" not in self._client.traits
+            known = (block.kind, block.form) in self._client.media and "no_reply_media" not in self._client.traits
             foreign, kind = not known, block.kind
         else:
             foreign, kind = isinstance(block, Reasoning) and "reasoning" not in self._client.traits, "reasoning"

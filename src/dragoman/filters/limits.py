@@ -23,7 +23,7 @@ _BUDGETS = (
     (4_096, "low"),
     (16_384, "medium"),
     (65_536, "high"),
-)  # the effort for a budget up to so many tokens; our own convention
+)  # the greatest budget in tokens, and the effort for it; our own convention
 
 
 def fit_thinking(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
@@ -117,7 +117,7 @@ class FitLimits(Filter):
 
 def _choices(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
     if conversation.choices > 1 and "choices" not in target.traits:
-        raise Unrepresentable(f"the target sends one reply per request, not {conversation.choices}", at="n")
+        raise Unrepresentable(f"the target sends one reply per request, not {conversation.choices}: set n to 1", at="n")
     return conversation
 
 

@@ -57,7 +57,7 @@ class _Waiting(Struct, eq=False):
 
 
 class _Queue(Struct, ResponseFilter, eq=False):
-    """The block `_head` streams; `_waiting` buffers the others in the order they began."""
+    """Sends open blocks one after the other: `_head` as it arrives; `_waiting` are buffered, in their order."""
 
     _calls_end: bool
     _notes: Notes
@@ -204,11 +204,11 @@ _IN_CALL: EventKinds = _IDLE | {ev.BlockEnded}
 
 
 class FixStopReason(Filter):
-    """Make the stop reason agree with the content (docs/decisions/answers.md#d6).
+    """Make the stop reason agree with the content (docs/decisions/responses.md#d6).
 
     A reply with a completed tool call stops with TOOL, a reply without one never does. A call without an end means that
-    the reply was cut off, whatever its stop reason (docs/decisions/answers.md#d7). A reply that paused has ended, for a
-    client without such a stop reason. `pauses`: the client's dialect has one.
+    the reply was cut off, whatever its stop reason (docs/decisions/responses.md#d7). A reply that paused has ended, for
+    a client without such a stop reason. `pauses`: the client's dialect has one.
     """
 
     name = "fix_stop_reason"

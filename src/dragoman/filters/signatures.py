@@ -140,7 +140,7 @@ class _RestoreSignatures:
     def end(self) -> None:
         for signature, at in self._pending.values():
             self._notes.dropped(
-                "seal.no_call",
+                "signature.no_call",
                 at,
                 f"the call that {_NAMES[signature.kind]} of {signature.family} belongs to is missing",
             )
@@ -229,7 +229,9 @@ class _MarkSignatures(Struct, ResponseFilter, eq=False):
 
     def _drop(self, signature: Signature) -> None:
         self._notes.dropped(
-            "seal.no_place", "", f"the client's dialect has no field for {_NAMES[signature.kind]} of {signature.family}"
+            "signature.no_place",
+            "",
+            f"the client's dialect has no field for {_NAMES[signature.kind]} of {signature.family}",
         )
 
 

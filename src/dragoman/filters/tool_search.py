@@ -61,7 +61,7 @@ class _Searches:
         self._last = ""
         self._count = 0
 
-    def translated(self, block: Opaque, effect: ToolSearch | FoundTools) -> Opaque:
+    def translate(self, block: Opaque, effect: ToolSearch | FoundTools) -> Opaque:
         if isinstance(effect, ToolSearch):
             self._count += 1
             self._last = effect.id or f"search_{self._count}"
@@ -85,18 +85,18 @@ class TranslateToolSearch(Filter):
     ) -> tuple[Conversation, MakeResponseFilter | None]:
         searches = _Searches(self._family)
 
-        def translated(block: Opaque) -> Opaque:
+        def translate(block: Opaque) -> Opaque:
             effect = search_of(block)
             if effect is None or block.family == self._family:
                 return block
             notes.changed("tools.search", block.at.path, _TO_TARGET)
-            return searches.translated(block, effect)
+            return searches.translate(block, effect)
 
         messages: list[Message] = []
         for message in conversation.messages:
-            blocks = tuple(translated(block) if isinstance(block, Opaque) else block for block in message.blocks)
+            blocks = tuple(translate(block) if isinstance(block, Opaque) else block for block in message.blocks)
             messages.append(message if blocks == message.blocks else structs.replace(message, blocks=blocks))
-        tools = tuple(tool if isinstance(tool, ToolSpec) else translated(tool) for tool in conversation.tools)
+        tools = tuple(tool if isinstance(tool, ToolSpec) else translate(tool) for tool in conversation.tools)
         maker = partial(_ReplySearches, self._client_family) if has_search(tools, self._target) else None
         changed = structs.replace(conversation, messages=tuple(messages), tools=tools)
         return (conversation if changed == conversation else changed), maker
@@ -119,4 +119,4 @@ class _ReplySearches(Struct, ResponseFilter, eq=False):
             return (event,)
         self._searches = self._searches or _Searches(self._family)
         self._notes.changed("tools.search", "", _TO_CLIENT)
-        return (structs.replace(event, block=self._searches.translated(event.block, effect), wire_index=None),)
+        return (structs.replace(event, block=self._searches.translate(event.block, effect), wire_index=None),)

@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from dragoman.errors import Unrepresentable
 from dragoman.filters.calls import fit_alphabet
-from dragoman.filters.compaction import SUMMARY
+from dragoman.filters.compaction import SUMMARY, SUMMARY_AS_TEXT
 from dragoman.filters.tool_search import found_names, has_search, is_carried
 from dragoman.model.blocks import (
     Block,
@@ -427,7 +427,7 @@ class _History:
                     raise Unrepresentable(reason, at=block.at.path)
                 case Summary(text):
                     lines.append(f"{SUMMARY}\n\n{text}")
-                    self._notes.changed("compaction.as_text", block.at.path, "the summary of earlier turns became text")
+                    self._notes.changed("compaction.as_text", block.at.path, SUMMARY_AS_TEXT)
                 case ToolChange(name, offered):
                     lines.append(self._change(name, offered))
                     self._notes.changed("tools.changed", block.at.path, f"a change of the tool {name} became text")

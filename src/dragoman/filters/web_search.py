@@ -1,8 +1,9 @@
-"""Translate a search of the web that the service makes between the families that have one.
+"""Translate web searches between the families whose services search the web themselves. Pure.
 
-The client declares the search; the service decides when to search, and its reply has the searches, what they found, and
-citations. A service without blocks for that only cites: the client then gets one search with all cited pages, after the
-text. A block without data is written by the codec from its effect.
+The client declares the search as a tool. The service decides when to search; its reply has the searches, the pages that
+they found, and citations. Some services have no blocks for searches and only cite pages: then the client gets one
+search with all cited pages, after the text. The filter returns blocks without data; the codec writes them from their
+effects.
 """
 
 from __future__ import annotations

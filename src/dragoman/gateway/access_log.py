@@ -28,8 +28,8 @@ from dragoman.gateway.records import (
     LEVEL_OF,
     RANKS,
     FailedAttempt,
-    Level,
     LoggedRequest,
+    LogLevel,
     LogLine,
     Record,
     event_text,
@@ -316,11 +316,11 @@ class AccessLog:
         *,
         stream: TextIO | None = None,
         form: LogFormat = "auto",
-        level: Level = "info",
+        level: LogLevel = "info",
     ) -> None:
         self.redactor = redactor
         self.recent_entries = RecentEntries()
-        self.on_level: Callable[[Level], None] = _ignore_level  # called when the level changes
+        self.on_level: Callable[[LogLevel], None] = _ignore_level  # called when the level changes
         self._stream = stream if stream is not None else sys.stderr
         self.configure(form, level)
         self._sink = LogSink(self._stream)
@@ -330,7 +330,7 @@ class AccessLog:
         self._redacted_names: dict[str, str] = {}
         self._report_timer: asyncio.TimerHandle | None = None
 
-    def configure(self, form: LogFormat, level: Level) -> None:
+    def configure(self, form: LogFormat, level: LogLevel) -> None:
         """Use this format and level for all further lines."""
         self._json = form == "json" or (form == "auto" and not self._is_terminal())
         self.level, self._least = level, RANKS[level]
@@ -380,7 +380,7 @@ class AccessLog:
             self.recent_entries.add(at, line, record)
         return line
 
-    def event(self, level: Level, event: str, **fields: Json) -> None:
+    def event(self, level: LogLevel, event: str, **fields: Json) -> None:
         """Keep an event other than a request, and write its line. Events below `info` are kept if they are written."""
         rank = RANKS[level]
         if rank < min(self._least, RANKS["info"]):
@@ -426,7 +426,7 @@ class AccessLog:
         else:
             self._write_text(line["level"], self.redactor.text(event_text(line)))
 
-    def _write_text(self, level: Level, text: str) -> None:
+    def _write_text(self, level: LogLevel, text: str) -> None:
         mark = "" if level == "info" else f"{level.upper()} "
         # Text of a model or an upstream may contain escape codes of terminals.
         self._write(CONTROL.sub(" ", f"{self._local} {mark}{text}").encode("utf-8", "replace"))
@@ -480,5 +480,5 @@ class AccessLog:
             return False
 
 
-def _ignore_level(level: Level) -> None:
+def _ignore_level(level: LogLevel) -> None:
     """Ignore a changed level."""

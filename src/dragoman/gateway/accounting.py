@@ -33,7 +33,7 @@ from dragoman.gateway.config import Config, price_files
 from dragoman.gateway.context import RequestContext
 from dragoman.gateway.metrics import AccountGauges
 from dragoman.gateway.model_entries import limits_of_model
-from dragoman.gateway.records import Level, Record
+from dragoman.gateway.records import LogLevel, Record
 from dragoman.gateway.targets import Target
 from dragoman.model.conversation import Usage, parse_token_count
 from dragoman.store.interface import LedgerRow, Store
@@ -207,7 +207,7 @@ def create_accounting(config: Config, state: Path, log: AccessLog, on_revoked: C
     """Return the accounts of a configuration with a store, which is not opened yet. Raises PriceFileError."""
     store = create_store(config, state)
 
-    def report(level: Level, message: str) -> None:
+    def report(level: LogLevel, message: str) -> None:
         log.event(level, "store", message=message)
 
     assert config.store is not None

@@ -1,4 +1,4 @@
-"""What a gateway does now, for `dragoman top`: running requests, rates of the last minute, upstreams. Pure.
+"""The present activity of a gateway, for `dragoman top`: running requests, rates of the last minute, upstreams. Pure.
 
 Everything comes from what the gateway keeps anyway: the records of running requests, the recent log, and the state of
 the upstreams. Each worker gives its `Activity`; `summarize_activity` adds those of all workers.
@@ -50,7 +50,7 @@ class RunningRequest(Struct, frozen=True, omit_defaults=True):
 
 
 class EndedRequest(Struct, frozen=True, array_like=True):
-    """What the rates need of a request that has ended within the last minute."""
+    """The figures of a request that has ended within the last minute, for the rates."""
 
     upstream: str
     outcome: str
@@ -60,7 +60,7 @@ class EndedRequest(Struct, frozen=True, array_like=True):
     failed: tuple[str, ...]  # the upstreams of attempts that failed
 
 
-class CooldownLeft(Struct, frozen=True):
+class RemainingCooldown(Struct, frozen=True):
     """A cooldown, and the seconds until the next request may be sent."""
 
     credential: str
@@ -76,11 +76,11 @@ class UpstreamActivity(Struct, frozen=True):
     health: str
     running: int
     waiting: int
-    cooldowns: tuple[CooldownLeft, ...] = ()
+    cooldowns: tuple[RemainingCooldown, ...] = ()
 
 
 class Activity(Struct, frozen=True):
-    """What one process does now. `seconds` is the time that `ended` covers."""
+    """The present activity of one process. `seconds` is the time that `ended` covers."""
 
     running: tuple[RunningRequest, ...]
     ended: tuple[EndedRequest, ...]
@@ -99,11 +99,11 @@ class UpstreamRates(Struct, frozen=True):
     error_share: float | None
     first_byte_p50_ms: float | None
     first_byte_p95_ms: float | None
-    cooldowns: tuple[CooldownLeft, ...]
+    cooldowns: tuple[RemainingCooldown, ...]
 
 
 class ActivitySummary(Struct, frozen=True):
-    """What a gateway does now, over all its workers: the data of `dragoman top --json`."""
+    """The present activity of all workers of a gateway: the data of `dragoman top --json`."""
 
     gateway: dict[str, Any]  # version, URL, process, start time
     requests_per_second: float
@@ -169,15 +169,15 @@ def _upstream(backend: Backend) -> UpstreamActivity:
     breaker = backend.breaker
     now = breaker.clock()
     cooling = [each for each in breaker.cooldowns.values() if each.scope.upstream == backend.name]
-    cooldowns = tuple(_left(each, now) for each in cooling if not each.is_over(now))
+    cooldowns = tuple(_remaining(each, now) for each in cooling if not each.is_over(now))
     slots = backend.slots
     return UpstreamActivity(backend.name, backend.health, slots.active, slots.waiting, cooldowns)
 
 
-def _left(cooldown: Cooldown, now: float) -> CooldownLeft:
+def _remaining(cooldown: Cooldown, now: float) -> RemainingCooldown:
     end = cooldown.until if cooldown.cooling else cooldown.probe_at
     scope = cooldown.scope
-    return CooldownLeft(scope.credential, scope.family, cooldown.kind, round(max(end - now, 0.0), 1))
+    return RemainingCooldown(scope.credential, scope.family, cooldown.kind, round(max(end - now, 0.0), 1))
 
 
 # --- the summary of all processes

@@ -49,7 +49,7 @@ _MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 MAX_CONNECTIONS = 32  # Each takes a file descriptor that clients could use.
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of a worker to another
 _HOST = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?")  # allowed values of the Host header
-WorkerRoutes: TypeAlias = Mapping[str, Callable[[bytes], bytes | None]]  # the answer to a message, None: not now
+WorkerRoutes: TypeAlias = Mapping[str, Callable[[bytes], bytes | None]]  # the response to a message, None: not now
 _NO_ROUTES: WorkerRoutes = {}
 _JSON, _METRICS, _PLAIN = "application/json", "text/plain; version=0.0.4; charset=utf-8", "text/plain; charset=utf-8"
 
@@ -68,7 +68,7 @@ class RecordingSwitch(Protocol):
 
 
 class ManagedGateway(Protocol):
-    """What the admin interface needs: one gateway, or several workers that act as one."""
+    """The interface of a gateway for its operator: one gateway, or several workers that act as one."""
 
     def status(self) -> dict[str, Json]:
         """Return version, state, configuration and the health of the upstreams."""
@@ -105,7 +105,7 @@ class ManagedGateway(Protocol):
 
     @property
     def recording(self) -> RecordingSwitch:
-        """What turns the recording of requests on and off."""
+        """The switch of the recording of requests."""
 
     @property
     def key(self) -> str:
@@ -144,7 +144,7 @@ class Admin:
     def _refusal(self, request: HttpRequest) -> tuple[int, str, bytes] | None:
         if not _is_for_loopback(request):
             return 421, _PLAIN, b"not this server\n"
-        if not self._is_private and not KeyCheck(self._gateway.key).known(request):
+        if not self._is_private and not KeyCheck(self._gateway.key).find_known(request):
             return 401, _PLAIN, b"send the gateway's key as a bearer token or as x-api-key\n"
         if request.method != "GET" and not (request.method == "POST" and self._is_private):
             return 405, _PLAIN, b"GET only\n"
@@ -228,13 +228,13 @@ class Admin:
 async def _answer_worker(exchange: HttpExchange, route: Callable[[bytes], bytes | None]) -> None:
     """Answer a message of another worker."""
     try:
-        answer = route(await exchange.body(MAX_MESSAGE_BYTES))
+        response = route(await exchange.body(MAX_MESSAGE_BYTES))
     except (ClientFault, jsonio.JsonError) as error:
         exchange.last = True
         exchange.whole(400, (("content-type", _PLAIN),), f"{error}\n".encode())
         return
     kind = (("content-type", "application/octet-stream"),)
-    exchange.whole(503 if answer is None else 200, kind, answer or b"")
+    exchange.whole(503 if response is None else 200, kind, response or b"")
 
 
 def _control(name: str, fields: dict[str, Json]) -> bytes:

@@ -131,7 +131,7 @@ class Admission:
         if fault is not None:
             exchange.last = True
             raise ClientFault(fault.message, fault=fault)
-        return self._keys.known(exchange.request) or await self._keys.find(exchange.request)
+        return self._keys.find_known(exchange.request) or await self._keys.find(exchange.request)
 
     def _admit(self, exchange: Exchange[MemoryAccount], peer: str, size: int) -> None:
         """Move a request whose signature has been checked from the pool to the limits. Raises Overloaded."""
@@ -186,7 +186,7 @@ class KeyCheck:
         self._own = Account() if book is None else book.gateway
         self._now = now
 
-    def known(self, head: HttpRequest) -> Account | None:
+    def find_known(self, head: HttpRequest) -> Account | None:
         """Return the account of a key in the headers, if it is the gateway's own or was found before.
 
         Other headers may contain keys of other services.
@@ -197,7 +197,7 @@ class KeyCheck:
             if hmac.compare_digest(digest, self._digest):
                 found = self._own
             elif book is not None and found is None:
-                found = book.cached(digest)
+                found = book.find_cached(digest)
         return found
 
     async def find(self, head: HttpRequest) -> Account | SignatureClaim:
@@ -354,7 +354,7 @@ class HeadCheck:
 
 
 def _bad_line(request: HttpRequest, target: str) -> Fault | None:
-    """Refuse CONNECT, TRACE, and a target other than a path: a host in it could contradict the Host header."""
+    """Return a fault for CONNECT, TRACE, and a target that is not a path: its host could contradict the Host header."""
     if len(target) > MAX_TARGET_BYTES or len(request.path) + len(request.query) > MAX_TARGET_BYTES:
         return TOO_LONG_TARGET
     if request.method in ("CONNECT", "TRACE"):
@@ -365,7 +365,7 @@ def _bad_line(request: HttpRequest, target: str) -> Fault | None:
 
 
 def _bad_framing(headers: dict[str, str], version: str) -> Fault | None:
-    """Refuse headers that make the end of the body ambiguous, and encodings that are not supported."""
+    """Return a fault for headers that make the end of the body ambiguous, and for encodings that are not supported."""
     encoding = headers.get("transfer-encoding")
     if encoding is not None:
         if encoding.lower() != "chunked":

@@ -100,7 +100,7 @@ class Gateway:
         dialects: Sequence[Dialect] | None = None,
     ) -> None:
         self.key = key or _key(config)
-        self._key_is_given = key is not None
+        self._has_fixed_key = key is not None
         self.started_at = time.time()
         self.draining = False  # /readyz then reports 503; running requests continue
         self.url = ""  # set when a server listens for the gateway
@@ -195,7 +195,7 @@ class Gateway:
 
         Raises ConfigError; the old configuration then stays.
         """
-        key = self.key if self._key_is_given else _key(config)
+        key = self.key if self._has_fixed_key else _key(config)
         await self.start()
         assert self._client is not None
         apply_accounts = None if self.accounting is None else self.accounting.prepare(config)
@@ -269,7 +269,7 @@ class Gateway:
             len(self._live),
             self.memory_budget.bytes,
             {"dropped": log.dropped, "capped": log.suppressed},
-            list(self.breaker.cooldowns_left()),
+            list(self.breaker.remaining_cooldowns()),
             {(backend.name, name): seconds for backend in backends for name, seconds in backend.expiries()},
             None if self.accounting is None else self.accounting.gauges(),
         )

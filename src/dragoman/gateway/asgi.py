@@ -31,10 +31,10 @@ from dragoman.http.exchange import (
 from dragoman.http.framing import header_value
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 
-Message: TypeAlias = MutableMapping[str, Any]
+AsgiMessage: TypeAlias = MutableMapping[str, Any]
 Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Receive: TypeAlias = Callable[[], Awaitable[AsgiMessage]]
+Send: TypeAlias = Callable[[AsgiMessage], Awaitable[None]]
 
 # A body that is too long is read up to this multiple of the limit: clients read the refusal only after sending it.
 _DRAIN_FACTOR = 2
@@ -50,7 +50,7 @@ class AsgiExchange(Exchange[MemoryAccount], kw_only=True, eq=False):
     stall: float  # seconds that the client may take to read what was sent
     _body_wait: asyncio.Timeout | None = None
     _broken: Fault | None = None
-    _start: Message | None = None
+    _start: AsgiMessage | None = None
     _pending: list[bytes] = field(default_factory=list)
     _size: int = 0
     _wake: asyncio.Event = field(default_factory=asyncio.Event)

@@ -117,7 +117,7 @@ class ClientRequest:
 
     @property
     def found(self) -> FoundResponses:
-        """What other processes store of the earlier responses that the request refers to."""
+        """The earlier responses that the request refers to, as far as other processes store them."""
         return self._found or NOTHING_FOUND
 
     def read(self) -> Conversation:
@@ -262,7 +262,7 @@ class ClientRequest:
     def mark_signed(self, base_url: str, rendered: HttpRequest, signed: HttpRequest) -> None:
         """Remember the head of a request as it is sent, and what the credential added to its body."""
         if self.context.record.capture is not None:
-            self.context.record.capture.sent(self.context.record, base_url, signed)
+            self.context.record.capture.note_request(self.context.record, base_url, signed)
         if self.context.services.refusals.enabled:
             added = len(signed.body) - len(rendered.body)
             prefix = signed.body[: added + 1] if added > 0 else b""
@@ -298,7 +298,7 @@ class InFlight(Struct):
     def mark_started(self) -> None:
         """Record that the response has content, so there is no retry: release all but what `explain` may need."""
         if self.permit.probes:
-            self.permit.accepted()
+            self.permit.report_accepted()
         self.plan = self.saver = None
         client_request, context = self.client_request, self.client_request.context
         client_request.prepared = client_request._conversation = client_request._plain = None
@@ -446,7 +446,7 @@ async def _attempt(
         response, flight = await _send(client_request, backend, permit, credential)
         record.response = response
         if (fault := await delivery.deliver(response, flight)) is None:
-            permit.succeeded()
+            permit.report_succeeded()
             backend.failures, backend.last_ok_at = 0, time.time()
             if session := client_request.session.cache:
                 context.services.cache_holders.remember(session, record.model, backend, credential.name, record.usage)
@@ -482,7 +482,7 @@ async def _send(
         is_watched = context.services.refusals.enabled or context.record.capture is not None
         response = await backend.open(request, credential, sent, client_request.mark_signed if is_watched else None)
         if (capture := context.record.capture) is not None:
-            capture.answered(response.status, response.headers)
+            capture.note_response(response.status, response.headers)
         return response, flight
     finally:
         del request

@@ -126,7 +126,7 @@ class Backend:
             if 200 <= response.status < 300:
                 return response
             refusal = await self.read(response)
-            if is_renewed or response.status not in (401, 403) or not await credential.refused(response.status):
+            if is_renewed or response.status not in (401, 403) or not await credential.on_refusal(response.status):
                 break
             is_renewed = True
         if 300 <= response.status < 400:
@@ -146,7 +146,7 @@ class Backend:
         """Report a failed attempt to the circuit breaker, and keep its error for the status."""
         fault = error.fault
         if not isinstance(error, MissingSecret):  # It says nothing about the upstream: nothing was sent.
-            permit.failed(error)
+            permit.report_failed(error)
             self.failures += fault.kind not in REQUEST_ERROR_KINDS
         self.last_error, self.last_error_at = truncate_text(fault.message), time.time()
 
@@ -184,7 +184,7 @@ class Backend:
         }
 
     def _missing_settings(self) -> Iterator[dict[str, Json]]:
-        """Yield the headers and the proxy whose values are not available, in the form of credentials."""
+        """Yield a row like those of credentials for each header, and the proxy, whose value is missing."""
         for each in (*(setting for _, setting in self._headers), *((self._proxy,) if self._proxy else ())):
             if each.problem:
                 yield {
@@ -250,7 +250,7 @@ class ClientSession(Struct, frozen=True):
 
     @property
     def cache(self) -> str:
-        """What identifies the prompt cache: no other client has the same key."""
+        """The key of the prompt cache, which no other client has."""
         return self.key or self.affinity
 
 
@@ -291,7 +291,7 @@ class CacheHolders:
         return len(self._holders)
 
     def remember(self, session: str, model: str, backend: Backend, credential: str, usage: Usage | None) -> None:
-        """Record who answered, if the answer reports a prompt cache."""
+        """Record which upstream and credential responded, if the response reports a prompt cache."""
         seconds = backend.upstream.limits.cache_affinity
         if not seconds or usage is None or not (usage.cache_read or usage.cache_write):
             return

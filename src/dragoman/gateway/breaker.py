@@ -178,12 +178,12 @@ class Permit(Struct):
     since: float
     probes: tuple[Cooldown, ...]
 
-    def accepted(self) -> None:
+    def report_accepted(self) -> None:
         """Report that the upstream has begun to respond: cooldowns that began before this attempt end."""
         if self.breaker is not None:
             self.breaker.end_cooldowns(self.scope, self.since)
 
-    def succeeded(self) -> None:
+    def report_succeeded(self) -> None:
         """Report success."""
         if (breaker := self.breaker) is None:
             return
@@ -193,7 +193,7 @@ class Permit(Struct):
         counts.row = 0
         counts.recent.add(breaker.clock(), _OK)
 
-    def failed(self, error: DragomanError) -> None:
+    def report_failed(self, error: DragomanError) -> None:
         """Report an error; errors of the client are ignored."""
         if self.breaker is not None and not isinstance(error, ClientFault):
             self.breaker.note_failure(self.scope, self.since, error)
@@ -431,7 +431,7 @@ class CircuitBreaker:
             if upstream in ("", cooldown.scope.upstream) and not cooldown.is_over(now)
         ]
 
-    def cooldowns_left(self) -> Iterator[tuple[str, str, str, str, float]]:
+    def remaining_cooldowns(self) -> Iterator[tuple[str, str, str, str, float]]:
         """Yield each cooldown: its scope, its state, and the seconds until the next probe."""
         now = self.clock()
         for cooldown in self.cooldowns.values():

@@ -1,9 +1,9 @@
-"""What Claude Code needs of an error response. Pure.
+"""Fit the message of an error to Claude Code, which acts on some messages. Pure.
 
-Where a request has a feature that the target does not take, Claude Code leaves the feature out and tries again, if the
-message is exactly `capability_rejected: CLASS`. Otherwise it gives up on some of them, or needs up to nine requests. In
-the place of a message with `x-api-key` it shows "Not logged in", whosever key is wrong. Other clients, and the log, get
-the message as it is.
+If the target refuses a feature of a request and the message is exactly `capability_rejected: CLASS`, Claude Code leaves
+the feature out and tries again. With another message it fails, or needs up to nine requests. Instead of a message that
+contains `x-api-key` it shows "Not logged in", even if the wrong key is that of an upstream. Other clients, and the log,
+get the message unchanged.
 """
 
 from __future__ import annotations

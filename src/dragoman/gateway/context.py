@@ -26,7 +26,7 @@ from dragoman.gateway.response_buffer import KeepAlive
 from dragoman.gateway.response_store import ResponseHolders, ResponseSaver, ResponseStore
 from dragoman.gateway.retry_policy import RetrySettings
 from dragoman.gateway.session_memory import SessionMemory
-from dragoman.gateway.shared_responses import OneProcess, SharedResponses
+from dragoman.gateway.shared_responses import NoSharedResponses, SharedResponses
 from dragoman.gateway.upstreams import Upstreams
 from dragoman.http.exchange import Exchange
 from dragoman.model.filter import Note
@@ -52,7 +52,7 @@ class Services(Struct, frozen=True):
     holders: ResponseHolders = field(default_factory=ResponseHolders)
     cache_holders: CacheHolders = field(default_factory=CacheHolders)
     session_memory: SessionMemory = field(default_factory=SessionMemory)  # of WebSockets
-    shared: SharedResponses = field(default_factory=OneProcess)  # what other processes of this gateway store
+    shared: SharedResponses = field(default_factory=NoSharedResponses)  # what other processes of this gateway store
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
     accounting: Accounting | None = None  # None: no store of accounts
 
@@ -72,7 +72,7 @@ class RequestContext(Struct, frozen=True):
         """Send a whole response with status 200."""
         self.record.status = 200
         if self.record.capture is not None:
-            self.record.capture.responded(200, headers, body)
+            self.record.capture.note_whole_response(200, headers, body)
         self.exchange.whole(200, headers, body)
 
 

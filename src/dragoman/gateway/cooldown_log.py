@@ -10,7 +10,7 @@ from dragoman.gateway.breaker import CircuitBreaker, Cooldown
 from dragoman.gateway.log_rate_limit import LogRateLimit
 from dragoman.wire.jsonio import Json
 
-_MOST, _SECONDS = 20, 10.0  # lines of one upstream within so many seconds; clients may send any model name
+_MOST, _SECONDS = 20, 10.0  # most lines of one upstream within these seconds; clients may send any model name
 
 
 class CooldownLog:

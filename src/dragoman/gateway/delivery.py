@@ -209,10 +209,10 @@ class StreamDelivery:
         if self._sniffs and (begin := chunk.lstrip()[:1]):
             self._sniffs = False
             if begin == b"{":  # A stream never begins with a brace.
-                self._translator = self._whole_answer(flight)
+                self._translator = self._whole_translator(flight)
                 self._context.record.progress = self._translator.progress
 
-    def _whole_answer(self, flight: InFlight) -> Translator:
+    def _whole_translator(self, flight: InFlight) -> Translator:
         """Return a translator for a whole reply, sent although a stream was requested."""
         plan, saver, budget = flight.plan, flight.saver, self._budget
         assert plan is not None  # The response has no content yet.
@@ -258,7 +258,7 @@ class StreamDelivery:
         payload = self._client.codec.encoder(self._client_request.parameters, SYSTEM_ENVIRONMENT).ping()
         data = b"" if payload is None else self._client.binding.encode_frame(payload)
         if self._capture is not None:
-            self._capture.wrote(data)
+            self._capture.note_written(data)
         return data
 
     def _error(self, fault: Fault) -> bytes:
@@ -271,7 +271,7 @@ class StreamDelivery:
         )
         data = b"".join([self._client.binding.encode_frame(payload) for payload in payloads])
         if self._capture is not None:
-            self._capture.wrote(data)
+            self._capture.note_written(data)
         return data
 
     def _without_bare(self, data: bytes) -> bytes:
@@ -384,7 +384,9 @@ class WholeDelivery:
         try:
             result, raw = await job_process.run_job(ResponseJob(plan, limits, keeps), "", body)
         except TooLarge:
-            raise BadFrame("the response needs more memory than the job process may use") from None
+            raise BadFrame(
+                "the response needs more memory than the job process may use; ask for a shorter one, or for a stream"
+            ) from None
         except (JobProcessUnavailable, Overloaded):
             return None
         written: WholeResponse = result

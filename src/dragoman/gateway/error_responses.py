@@ -29,7 +29,7 @@ class ErrorResponses:
 
     def send_unmatched(self, exchange: Exchange[MemoryAccount], record: Record) -> None:
         """Send the error of a request that no route matches: 404, or 405 with `allow`."""
-        fault, allowed = self._router.unmatched(exchange.request)
+        fault, allowed = self._router.fault_for_unmatched(exchange.request)
         record.outcome = "refused"
         self._respond(exchange, record, None, fault, (("allow", allowed),) if allowed else ())
 
@@ -39,7 +39,7 @@ class ErrorResponses:
             case ClientDisconnected():
                 record.outcome = "gone"
             case asyncio.CancelledError():
-                if not exchange.interrupted():
+                if not exchange.was_interrupted():
                     return False
                 record.outcome = "gone" if exchange.is_disconnected else "cut"
                 if not exchange.is_disconnected:
@@ -85,5 +85,5 @@ class ErrorResponses:
         record.dialect, record.status = record.dialect or dialect.name, response.status
         exchange.last = exchange.last or fault.status in _UNREAD
         if record.capture is not None:
-            record.capture.responded(response.status, response.headers, response.body)
+            record.capture.note_whole_response(response.status, response.headers, response.body)
         exchange.whole(response.status, (*response.headers, *headers), response.body)

@@ -145,9 +145,9 @@ def encode_report(refusal: RefusalReport) -> bytes:
     return jsonio.encode(msgspec.to_builtins(refusal))
 
 
-def _masked(finding: T, redactor: Redactor) -> T:
+def _masked(breach: T, redactor: Redactor) -> T:
     """Return a note or a breach without secrets: both may quote the request."""
-    return structs.replace(finding, at=redactor.text(finding.at), detail=redactor.text(finding.detail))
+    return structs.replace(breach, at=redactor.text(breach.at), detail=redactor.text(breach.detail))
 
 
 def _request(request: HttpRequest, redactor: Redactor) -> RecordedMessage:

@@ -1,4 +1,4 @@
-"""What a failed attempt leaves behind: an entry in the record, in the recording, and in the response's headers."""
+"""Record a failed attempt: in the record of the request, in its recording, and in the headers of the response."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def mark_failed(context: RequestContext, backend: Backend, credential: str, erro
     record = context.record
     if (capture := record.capture) is not None:
         if isinstance(error, Refused):
-            capture.answered(error.response.status, error.response.headers)
+            capture.note_response(error.response.status, error.response.headers)
             capture.add(error.response.body, b"")
-        capture.failed(record)
+        capture.note_failure(record)
     message = context.services.log.redactor.message(error.fault.message)
     record.mark_failed(backend.name, credential, reason, error.fault.kind, status, message)
 

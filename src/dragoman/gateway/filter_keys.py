@@ -1,4 +1,4 @@
-"""What a filter of requests can ask for: the keys of the language, and the words for remarkable requests. Pure."""
+"""The keys that a filter of requests may use, and the words for remarkable requests. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from dragoman.gateway.records import LoggedRequest, epoch_of, input_tokens
 
-Kind: TypeAlias = Literal["text", "number", "duration", "count", "share", "dollars", "flag", "time", "word"]
+ValueKind: TypeAlias = Literal["text", "number", "duration", "count", "share", "dollars", "flag", "time", "word"]
 Badge: TypeAlias = Literal["lossy", "recovered", "retried", "fell back", "cut", "cancelled", "refused", "failed"]
 Recorded: TypeAlias = Literal["", "meta", "full"]
 
@@ -26,7 +26,7 @@ _OF_OUTCOME: Mapping[str, Badge] = {
 
 
 class FilteredRequest(Struct, frozen=True):
-    """What a filter looks at: the request with its notes and failed attempts, and what only a recording knows."""
+    """The data that a filter compares: the request with its notes and failed attempts, and values of its recording."""
 
     request: LoggedRequest
     session: str = ""
@@ -60,7 +60,7 @@ class FilterKey(Struct, frozen=True):
     """One key: how its values are written, and where they come from. Either `texts` or `number` is set."""
 
     name: str
-    kind: Kind
+    kind: ValueKind
     detail: str
     texts: Texts | None = None
     number: Number | None = None
@@ -85,7 +85,7 @@ _TABLE: tuple[FilterKey, ...] = (
     FilterKey(
         "model",
         "text",
-        "the model that the client asked for, or that the upstream got",
+        "the model in the client's request, or in the request to the upstream",
         lambda each: (each.request.model, each.request.used_model),
     ),
     FilterKey("status", "number", "the HTTP status that the client got", number=lambda each: each.request.status),

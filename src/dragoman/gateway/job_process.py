@@ -1,4 +1,4 @@
-"""The job process for large requests, from the gateway's side: started on demand, ended when it is idle.
+"""Start, use and end the job process for large requests: it starts on demand, and ends when it is idle.
 
 The gateway and the process communicate over a socket pair: a head, a pickled job or result, and a raw body. Jobs run
 one at a time, in order. A process that dies or takes too long is replaced, and the job is run once more; if that fails
@@ -96,17 +96,19 @@ class JobProcess:
         Raises the error of the job, Overloaded, JobProcessUnavailable, JobProcessFailed, and RuntimeError for a bug.
         """
         if not sys.executable:
-            raise JobProcessUnavailable("the interpreter's path is unknown")
+            raise JobProcessUnavailable("no job process can be started: sys.executable is empty")
         try:
             message = pickle.dumps(JobMessage(work, request_id, _LOGGER.getEffectiveLevel()))
         except _PICKLE_ERRORS as error:
             raise JobProcessUnavailable(str(error)) from None
         if self._waiting >= WAITING:
-            raise Overloaded(f"{WAITING} large requests are waiting to be parsed, which is the limit")
+            raise Overloaded(
+                f"{WAITING} large requests are waiting to be parsed, which is the limit; send the request again later"
+            )
         self._waiting += 1
         try:
             async with self._turn:
-                result, raw = await self._answered(message, body, known)
+                result, raw = await self._run_with_retries(message, body, known)
         finally:
             self._waiting -= 1
         for name, level, text in result.log:
@@ -117,7 +119,7 @@ class JobProcess:
             raise JobProcessUnavailable(result.failed) if result.unpicklable else RuntimeError(result.failed)
         return result.result, raw
 
-    async def _answered(self, message: bytes, body: bytes, known: bool) -> tuple[JobResult, bytes]:
+    async def _run_with_retries(self, message: bytes, body: bytes, known: bool) -> tuple[JobResult, bytes]:
         why = ""
         for _ in range(_TRIES):
             try:
@@ -135,7 +137,7 @@ class JobProcess:
                 self._end()  # The job process is in the middle of a job.
                 raise
             finally:
-                self._rest()
+                self._schedule_idle_end()
         raise JobProcessFailed(why)
 
     async def _ready(self) -> bool:
@@ -177,7 +179,7 @@ class JobProcess:
         result = pickle.loads(await _received(connection, size))
         return result, bytes(await _received(connection, body_size)) if body_size else b""
 
-    def _rest(self) -> None:
+    def _schedule_idle_end(self) -> None:
         if self._process is not None and self._timer is None and not self._closed:
             self._timer = asyncio.get_running_loop().call_later(self._idle_seconds, self._end_idle)
 
@@ -212,14 +214,14 @@ class _Starting:
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.socket: socket.socket | None = None
-        self._given_up = False
+        self._is_cancelled = False
         self._lock = threading.Lock()
 
     def run(self) -> None:
         self.socket, child_socket = socket.socketpair()
         self.socket.setblocking(False)
         with child_socket, self._lock:
-            if self._given_up:
+            if self._is_cancelled:
                 self.socket.close()
                 return
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -230,7 +232,7 @@ class _Starting:
 
     def give_up(self) -> None:
         with self._lock:
-            self._given_up = True
+            self._is_cancelled = True
             if self.process is not None:
                 self.process.kill()
                 self.process.wait()

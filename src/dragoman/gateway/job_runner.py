@@ -1,4 +1,4 @@
-"""The main program of the job process: it runs jobs that arrive on a socket, its standard input, one by one.
+"""Run the jobs of the gateway one by one, as the program of the job process: they arrive on its standard input.
 
 It ends when the gateway closes the socket. It caches the last requests that it has parsed, so that a request which is
 planned right after it was parsed need not be sent and parsed twice.
@@ -29,7 +29,7 @@ _MAX_CACHED = 2  # requests
 _MAX_CACHED_BYTES = 64 * 1024 * 1024  # of their bodies
 _MAX_RECORDS = 1000  # log records of one job
 _NICE = 5
-_NO_MEMORY = "the request needs more memory than the job process may use"
+_NO_MEMORY = "the request needs more memory than the job process may use; send a shorter conversation or smaller files"
 
 
 class _RecordCollector(logging.Handler):
@@ -45,8 +45,8 @@ class _RecordCollector(logging.Handler):
 
     def take(self) -> tuple[tuple[str, int, str], ...]:
         """Return the records so far, and forget them."""
-        taken, self.records = tuple(self.records), []
-        return taken
+        drained, self.records = tuple(self.records), []
+        return drained
 
 
 class JobRunner:
@@ -56,10 +56,10 @@ class JobRunner:
         self._router = Router(dialects)
         self._read: OrderedDict[str, ParsedRequest] = OrderedDict()
 
-    def answer(self, job: JobMessage, body: bytes | None) -> tuple[JobResult, bytes]:
+    def run_job(self, job: JobMessage, body: bytes | None) -> tuple[JobResult, bytes]:
         """Run a job and return its result. Without a body, the job must be about a cached request."""
         try:
-            return self._answer(job, body)
+            return self._run(job, body)
         except DragomanError as error:
             return JobResult(error=error), b""
         except MemoryError:
@@ -68,11 +68,11 @@ class JobRunner:
         except Exception:  # noqa: BLE001  a bug, which the gateway logs
             return JobResult(failed=traceback.format_exc()), b""
 
-    def _answer(self, job: JobMessage, body: bytes | None) -> tuple[JobResult, bytes]:
+    def _run(self, job: JobMessage, body: bytes | None) -> tuple[JobResult, bytes]:
         work = job.work
         if isinstance(work, ResponseJob):
-            answer, raw = translate_response(work, body or b"")
-            return JobResult(answer), raw
+            written, raw = translate_response(work, body or b"")
+            return JobResult(written), raw
         if isinstance(work, ReadJob):
             assert body is not None  # A ReadJob always has a body.
             result, known = read(work, body, self._router)
@@ -143,7 +143,7 @@ def main() -> None:
             result, raw = JobResult(), b""
         else:
             logger.setLevel(job.log_level)
-            result, raw = runner.answer(job, body)
+            result, raw = runner.run_job(job, body)
             if records := collector.take():
                 result = structs.replace(result, log=records)
         pickled = _pickled(result)

@@ -83,7 +83,7 @@ class ReadJob(Struct, frozen=True):
 
 
 class ReadResult(Struct, frozen=True):
-    """What the gateway must know about a request to route it.
+    """The facts about a request that the gateway needs to route it.
 
     `unreadable`: the request cannot be matched. `refusal`: it was matched and breaks a limit or a rule of its dialect.
     Without a `dialect`, no dialect has this path.

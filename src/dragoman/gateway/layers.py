@@ -64,7 +64,7 @@ class ConfigError(LocalMisuse):
 
     @property
     def hint(self) -> str:
-        """What to do about the first problem."""
+        """The remedy of the first problem."""
         return self.problems[0].hint
 
 

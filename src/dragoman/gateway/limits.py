@@ -22,7 +22,7 @@ from dragoman.wire.jsonio import Json
 _SETTING = "server.limits"
 _STREAMS = 2048
 _IN_FLIGHT = 256 * 1024 * 1024
-_ANSWER = ResponseLimits()
+_RESPONSE = ResponseLimits()
 _SCHEMA_DEPTH, _SCHEMA_NODES = 64, 20_000
 _OBJECT, _ARRAY = 100, 10  # bytes of text that take as long to parse and translate as a JSON object, and an array
 _VALUE = 100  # bytes of a JSON value in memory, without its text
@@ -43,9 +43,9 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
     tools: Annotated[int, Meta(ge=0)] = 512
     schema: Annotated[int, Meta(ge=1024)] = 256 * 1024  # bytes of one tool's
     name: Annotated[int, Meta(ge=1)] = 256  # characters of a tool's
-    answer: Annotated[int, Meta(ge=64 * 1024)] = _ANSWER.answer  # bytes that are buffered of one response
-    blocks: Annotated[int, Meta(ge=1)] = _ANSWER.blocks  # calls, texts and other blocks of one response
-    choices: Annotated[int, Meta(ge=1)] = _ANSWER.choices  # of one response
+    answer: Annotated[int, Meta(ge=64 * 1024)] = _RESPONSE.max_bytes  # bytes that are buffered of one response
+    blocks: Annotated[int, Meta(ge=1)] = _RESPONSE.blocks  # calls, texts and other blocks of one response
+    choices: Annotated[int, Meta(ge=1)] = _RESPONSE.choices  # of one response
     streams: Annotated[int, Meta(ge=1)] = _STREAMS  # requests at once
     in_flight: Annotated[int, Meta(ge=1024 * 1024)] = _IN_FLIGHT  # bytes held for all of them
     peer_requests: Annotated[int, Meta(ge=0)] = 0  # requests at once from one address; 0: half of `streams`
@@ -279,13 +279,13 @@ class MemoryAccount(Struct, eq=False):
 
     def reserve(self, size: int) -> None:
         """Reserve bytes for a body that is still to arrive. Raises Overloaded, and then reserves none."""
-        load, most = self.budget, self.budget.limits.in_flight
+        budget, most = self.budget, self.budget.limits.in_flight
         is_small = self.request_bytes + size <= _SMALL
-        if load.request_bytes + size > most and not (is_small and load.small_bytes + size <= most // 8):
+        if budget.request_bytes + size > most and not (is_small and budget.small_bytes + size <= most // 8):
             raise _memory_exceeded(most)
         if is_small:
             self.small_bytes += size
-            load.small_bytes += size
+            budget.small_bytes += size
         self.hold("body", self.bytes_by_kind.get("body", 0) + size)
 
     def release(self, size: int) -> None:
@@ -302,26 +302,26 @@ class MemoryAccount(Struct, eq=False):
         above the limit, and new requests are refused until they are released. Only a decoded form that takes much more
         than its text is refused when other requests use the budget. Raises Overloaded, and then counts none.
         """
-        load, more = self.budget, size - self.bytes_by_kind.get(form, 0)
+        budget, more = self.budget, size - self.bytes_by_kind.get(form, 0)
         if form == "decoded" and size > _SMALL and more > _TEXT * self.request_bytes:
-            most = load.limits.in_flight
-            if load.request_bytes > self.request_bytes and load.request_bytes + more > most:
+            most = budget.limits.in_flight
+            if budget.request_bytes > self.request_bytes and budget.request_bytes + more > most:
                 raise _memory_exceeded(most)
         self.bytes_by_kind[form] = size
         self.request_bytes += more
-        load.request_bytes += more
-        if (total := load.request_bytes + load.response_bytes) > load.peak_bytes:
-            load.peak_bytes = total
+        budget.request_bytes += more
+        if (total := budget.request_bytes + budget.response_bytes) > budget.peak_bytes:
+            budget.peak_bytes = total
 
     def keep(self, size: int) -> None:
         """Count buffered bytes of the response. Raises Overloaded, and then counts none."""
-        load, most = self.budget, self.budget.limits.in_flight
-        if load.response_bytes + size > most:
+        budget, most = self.budget, self.budget.limits.in_flight
+        if budget.response_bytes + size > most:
             raise Overloaded(f"running responses need more than {most} bytes; try later (setting {_SETTING}.in_flight)")
         self.response_bytes += size
-        load.response_bytes += size
-        if (total := load.request_bytes + load.response_bytes) > load.peak_bytes:
-            load.peak_bytes = total
+        budget.response_bytes += size
+        if (total := budget.request_bytes + budget.response_bytes) > budget.peak_bytes:
+            budget.peak_bytes = total
 
     def free(self, size: int) -> None:
         """Release bytes of the response."""
@@ -330,15 +330,15 @@ class MemoryAccount(Struct, eq=False):
 
     def leave(self) -> None:
         """Release everything, at the end of the request."""
-        load, peer = self.budget, self.peer
-        load.requests -= 1
+        budget, peer = self.budget, self.peer
+        budget.requests -= 1
         if peer:
-            load.by_peer[peer] -= 1
-            if not load.by_peer[peer]:
-                del load.by_peer[peer]
-        load.request_bytes -= self.request_bytes
-        load.response_bytes -= self.response_bytes
-        load.small_bytes -= self.small_bytes
+            budget.by_peer[peer] -= 1
+            if not budget.by_peer[peer]:
+                del budget.by_peer[peer]
+        budget.request_bytes -= self.request_bytes
+        budget.response_bytes -= self.response_bytes
+        budget.small_bytes -= self.small_bytes
         self.request_bytes = self.response_bytes = self.small_bytes = 0
 
 
@@ -363,8 +363,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt
 class Trimmer:
     """Returns freed memory to the system after a burst of requests."""
 
-    def __init__(self, load: MemoryBudget, trim: Callable[[], None] | None = None) -> None:
-        self._load = load
+    def __init__(self, budget: MemoryBudget, trim: Callable[[], None] | None = None) -> None:
+        self._budget = budget
         self._trim = trim or _trim
         self._not_before = 0.0
         self._is_configured = False
@@ -374,11 +374,11 @@ class Trimmer:
         if not self._is_configured:
             self._is_configured = True
             _set_thresholds()  # Done here and not at the start, because it takes long.
-        load = self._load
-        peak, current = load.peak_bytes + load.peak_requests * _EACH, load.bytes + load.requests * _EACH
+        budget = self._budget
+        peak, current = budget.peak_bytes + budget.peak_requests * _EACH, budget.bytes + budget.requests * _EACH
         if peak < _MIN_PEAK or current > peak // 2 or now < self._not_before:
             return
-        load.peak_bytes, load.peak_requests = load.bytes, load.requests
+        budget.peak_bytes, budget.peak_requests = budget.bytes, budget.requests
         self._not_before = now + _REST
         self._trim()
 

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dragoman.errors import LocalMisuse
-from dragoman.gateway.filter_keys import FILTER_KEYS, FilteredRequest, FilterKey, Kind
+from dragoman.gateway.filter_keys import FILTER_KEYS, FilteredRequest, FilterKey, ValueKind
 
 
 class FilterError(LocalMisuse):
@@ -173,7 +173,7 @@ def _contains(needle: str) -> Test:
 
 # --- values
 
-VALUE_FORMS: Mapping[Kind, str] = {
+VALUE_FORMS: Mapping[ValueKind, str] = {
     "text": "a text, in which * stands for any characters",
     "word": "one of a few words",
     "number": "a number, such as 200, >=400 or 400..499",
@@ -187,7 +187,7 @@ VALUE_FORMS: Mapping[Kind, str] = {
 _FLAGS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 _COMPARED = re.compile(r"(>=|<=|>|<|=)?(.*)", re.DOTALL)
 _NUMBER = re.compile(r"(\$?)(\d{1,15}(?:\.\d{1,9})?)([a-z%]{0,2})", re.IGNORECASE | re.ASCII)
-_UNITS: Mapping[Kind, Mapping[str, float]] = {
+_UNITS: Mapping[ValueKind, Mapping[str, float]] = {
     "number": {"": 1},
     "count": {"": 1, "k": 1e3, "m": 1e6, "g": 1e9},
     "duration": {"ms": 1, "s": 1e3, "m": 60e3, "h": 3600e3},

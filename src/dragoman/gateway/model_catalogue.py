@@ -1,4 +1,4 @@
-"""What can be asked for in a running gateway: finds the targets of a model, and lists all models.
+"""The catalogue of models of a running gateway: it finds the targets of a model, and lists all models.
 
 Both follow the configuration and the upstreams' own lists (`model_lists`). Targets are cached: the routing of a name
 that was seen before is one look-up. The first time that a default model answers for a name, a warning is logged.
@@ -150,5 +150,5 @@ class ModelCatalogue:
 def _row(entry: ModelEntry) -> dict[str, Json]:
     row: dict[str, Json] = {"id": entry.name, "upstream": entry.upstream, "dialect": entry.dialect}
     row |= {"model": entry.model, "source": entry.source}
-    figures = {"window": entry.window, "longest_answer": entry.longest_answer}
+    figures = {"window": entry.window, "longest_answer": entry.max_output_tokens}
     return {**row, **{name: value for name, value in figures.items() if value is not None}}

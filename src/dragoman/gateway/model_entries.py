@@ -41,7 +41,7 @@ class ModelEntry(Struct, frozen=True):
     dialect: str
     model: str  # as the upstream calls it
     window: int | None = None
-    longest_answer: int | None = None
+    max_output_tokens: int | None = None
     source: ModelSource = "list"
     title: str = ""  # shown to people; empty: the name
 
@@ -70,7 +70,7 @@ def known_models(config: Config, fetched: FetchedLists = _NOT_FETCHED) -> list[M
 
 
 class _ModelIndex:
-    """Collects entries, each name once."""
+    """Collects the entries of all models that can be asked for, each name once."""
 
     def __init__(self, config: Config, fetched: FetchedLists) -> None:
         self.entries: dict[str, ModelEntry] = {}
@@ -118,7 +118,7 @@ class _ModelIndex:
             dialect.name,
             target.model,
             configured.window or listed.window or known.window,
-            configured.longest_answer or listed.longest_answer or known.longest_answer,
+            configured.longest_answer or listed.max_output_tokens or known.max_output_tokens,
             source,
         )
 
@@ -181,5 +181,5 @@ def _shape(dialect: Dialect) -> ModelListing:
 
 
 def _entry(shape: ModelListing, model: ModelEntry, since: int) -> Json:
-    entry = shape.entry(ListedModel(model.name, model.window, model.longest_answer, since, model.title))
+    entry = shape.entry(ListedModel(model.name, model.window, model.max_output_tokens, since, model.title))
     return {name: value for name, value in entry.items() if value is not None}

@@ -45,7 +45,7 @@ class SavedModelList(Struct, frozen=True):
 
     service: str
     at: float  # seconds since the epoch
-    models: list[tuple[str, int | None, int | None]]  # name, window, longest answer
+    models: list[tuple[str, int | None, int | None]]  # name, window, most output tokens
 
 
 class UpstreamModels:
@@ -105,7 +105,7 @@ class UpstreamModels:
             async with asyncio.timeout(_MAX_TIME):
                 models = await fetch_models(self._backend)
         except TimeoutError:
-            self._fail(f"no answer within {_MAX_TIME:g} s")
+            self._fail(f"no response within {_MAX_TIME:g} s")
         except DragomanError as error:
             self._fail(str(error))
         else:
@@ -139,7 +139,7 @@ class UpstreamModels:
             self._set(models, saved.at)
 
     def _saved(self) -> SavedModelList:
-        models = [(model.name, model.window, model.longest_answer) for model in self.models]
+        models = [(model.name, model.window, model.max_output_tokens) for model in self.models]
         return SavedModelList(self._service, self.at, models)
 
 
@@ -232,5 +232,5 @@ async def fetch_models(backend: Backend) -> Sequence[ListedModel]:
         if not page or len(models) >= MAX_MODELS:
             break
     if not models:
-        raise TransportError("the list has no model")
+        raise TransportError(f"the list of models of the upstream {backend.name} is empty")
     return tuple(models.values())[:MAX_MODELS]

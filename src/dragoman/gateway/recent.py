@@ -30,7 +30,7 @@ read_request = jsonio.typed_decoder(LoggedRequest)
 
 
 class LogQuery(Struct, frozen=True):
-    """What a reader wants: the entries after a cursor or, without one, the last ones.
+    """A query for entries: those after a cursor or, without one, the last ones.
 
     With `until`, only entries of this time (seconds of the epoch) or earlier. `details` adds notes and failed attempts.
     With a filter (`log_filter`), only requests that match it, and no events.

@@ -1,4 +1,4 @@
-"""Turns the recording of requests on and off. Nothing of `recording` is imported before it is first turned on.
+"""Turn the recording of requests on and off. Nothing of `recording` is imported before it is first turned on.
 
 The level comes from the configuration (`inspector.record`). The inspector may set another one, which holds until the
 gateway ends or is reloaded with another setting.

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from dragoman.response_stream import ResponseProgress
 
 Outcome: TypeAlias = Literal["ok", "refused", "failed", "broken", "gone", "cut", "bug"]
-Level: TypeAlias = Literal["debug", "info", "warning", "error"]
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 LogLine: TypeAlias = dict[str, Any]  # the fields of a line about something other than a request
 
-RANKS: dict[Level, int] = {"debug": 0, "info": 1, "warning": 2, "error": 3}
+RANKS: dict[LogLevel, int] = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 # The level of each outcome. A refused request and a disconnected client are no fault of the gateway.
-LEVEL_OF: dict[Outcome, Level] = {
+LEVEL_OF: dict[Outcome, LogLevel] = {
     "ok": "info",
     "refused": "info",
     "gone": "info",
@@ -73,7 +73,7 @@ class LoggedRequest(Struct, frozen=True, omit_defaults=True, gc=False):
     """
 
     ts: str  # UTC, to the millisecond
-    level: Level
+    level: LogLevel
     event: Literal["request"]
     request_id: str
     method: str

@@ -1,4 +1,4 @@
-"""Removes secrets from logs, reports and errors, and upstream addresses from errors that clients get. Pure.
+"""Remove secrets from logs, reports and errors, and upstream addresses from errors that clients get. Pure.
 
 A secret is masked if its value is known (in every usual encoding), if it has the form of a key, or if the name of its
 header or field marks it. The log keeps the addresses of upstreams.
@@ -189,7 +189,7 @@ class Redactor:
     ) -> None:
         self._secrets, self._addresses = secrets, addresses
 
-    def known(self) -> tuple[str, ...]:
+    def known_secrets(self) -> tuple[str, ...]:
         """Return the secrets that are known now, for a redactor in another process."""
         return tuple(dict.fromkeys(self._secrets()))
 

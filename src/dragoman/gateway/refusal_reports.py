@@ -1,4 +1,4 @@
-"""Schedules a report about a refused request, to be written when the client has its response (`explain`)."""
+"""Schedule a report about a refused request, to be written when the client has its response (`explain`)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def schedule_report(
             backend.upstream.settings,
             session=client_request.session.key,
         )
-    names, secrets = (exchange.id, context.client.name, backend.name), services.log.redactor.known()
+    names, secrets = (exchange.id, context.client.name, backend.name), services.log.redactor.known_secrets()
     explain_job = ExplainJob(job, names, client_request.signed, refusal, error.fault, secrets)
     job_process = None if large is None else large.job_process
     pending = PendingReport(

@@ -1,4 +1,4 @@
-"""Relay: requests to endpoints beside chat go to an upstream that has the same endpoint, and their responses come back.
+"""Relay requests to endpoints other than chat: the upstream has the same endpoint, and nothing is translated.
 
 Keys, limits, routing, attempts, the ledger and the log are those of chat: a relayed request is a `ClientRequest` whose
 plan translates nothing. A response in JSON is sent when it is complete; any other (audio, a stream of events) is sent
@@ -117,9 +117,9 @@ class RelayedRequest(ClientRequest):
             ]
         able = [each for each in found if self._is_at(upstreams.by_name[each.upstream.name])]
         if not able:
-            asked = ", ".join(dict.fromkeys(each.upstream.name for each in found))
+            tried_upstreams = ", ".join(dict.fromkeys(each.upstream.name for each in found))
             others = ", ".join(each.name for each in upstreams.backends if self._is_at(each))
-            message = f"{self.context.exchange.request.path} is not available at the upstream {asked}"
+            message = f"{self.context.exchange.request.path} is not available at the upstream {tried_upstreams}"
             remedy = f"; ask for UPSTREAM/MODEL with one of: {others}" if others else "; no upstream has this endpoint"
             raise ClientFault(message + remedy, fault=Fault("not_found", message + remedy, 404, code="unknown_url"))
         return able
@@ -240,7 +240,7 @@ class RelayDelivery:
         fault = client.codec.render_fault(self._context.services.log.redactor.upstream_fault(error.fault))
         event = b"%b\n" % fault if kind == NDJSON else b"\n\ndata: %b\n\n" % fault
         if record.capture is not None:
-            record.capture.wrote(event)
+            record.capture.note_written(event)
         self._exchange.chunk(event, last=True)
 
     def _set_usage(self, usage: Usage | None) -> None:

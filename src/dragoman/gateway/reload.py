@@ -16,7 +16,7 @@ from dragoman.errors import DragomanError
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.config import Config, LoadedConfig
 from dragoman.gateway.layers import Leaves
-from dragoman.gateway.records import Level
+from dragoman.gateway.records import LogLevel
 from dragoman.gateway.secrets import ConfiguredSecret
 from dragoman.gateway.upstream_credentials import credential_problems
 from dragoman.wire.toml_lines import KeyPath, dotted_key
@@ -76,7 +76,7 @@ class Reloader:
 
     def _report(self, result: ReloadResult, *, quiet: bool) -> None:
         if result.changed or not result.restart:
-            level: Level = "debug" if quiet else "info"
+            level: LogLevel = "debug" if quiet else "info"
             self._log.event(
                 level, "reloaded", message=", ".join(result.changed) or "no setting changed", changed=[*result.changed]
             )

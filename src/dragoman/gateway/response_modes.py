@@ -1,8 +1,9 @@
 """Responses that are not translated frame by frame. Pure.
 
-- `PassThrough`: client and upstream use one dialect and nothing changes, so the bytes of the stream are sent unchanged.
-- `WholeAsStream`: the upstream ignored the request for a stream and sent a whole response, which is sent as a stream.
-- `translate_whole`: translates a whole response. The job process calls it for large ones.
+- `PassThrough` sends the bytes of a stream unchanged: client and upstream have the same dialect, and no filter changes
+  anything.
+- `WholeAsStream` sends a whole response as a stream: the upstream ignored that the request asked for one.
+- `translate_whole` translates a whole response. The job process calls it for large ones.
 """
 
 from __future__ import annotations
@@ -39,28 +40,44 @@ _MAX_UNCOUNTED = 32  # passed frames that the encoder has not counted yet
 
 
 class Translator(Protocol):
-    """What a delivery needs of a translator: a `ResponseTranslator`, or one whose bytes are recorded."""
+    """Translates the bytes of a response: a `ResponseTranslator`, or a translator whose bytes are recorded."""
 
     @property
-    def notes(self) -> Sequence[Note]: ...
+    def notes(self) -> Sequence[Note]:
+        """The changes of the response so far."""
+        ...
 
     @property
-    def progress(self) -> ResponseProgress: ...
+    def progress(self) -> ResponseProgress:
+        """The state of the response so far."""
+        ...
 
     @property
-    def is_over(self) -> bool: ...
+    def is_over(self) -> bool:
+        """Whether the response has ended, well or with an error."""
+        ...
 
     @property
-    def fault(self) -> Fault | None: ...
+    def fault(self) -> Fault | None:
+        """Why the response failed; None if it did not."""
+        ...
 
     @property
-    def quiet_chunks(self) -> int: ...
+    def quiet_chunks(self) -> int:
+        """The number of chunks without content."""
+        ...
 
-    def feed(self, chunk: bytes) -> bytes: ...
+    def feed(self, chunk: bytes) -> bytes:
+        """Translate a chunk of the upstream's bytes; return the client's bytes."""
+        ...
 
-    def close(self, broken: Fault | None = None) -> bytes: ...
+    def close(self, broken: Fault | None = None) -> bytes:
+        """Return the last bytes for the client; `broken` says why the upstream's bytes ended early."""
+        ...
 
-    def ping(self) -> bytes: ...
+    def ping(self) -> bytes:
+        """Return a keep-alive frame for the client; empty if its dialect has none."""
+        ...
 
 
 def passes_frames(plan: Plan) -> bool:
@@ -74,7 +91,7 @@ class PassThrough(ResponseTranslator):
     Only complete frames are sent, with the bytes between them, so that an error or a ping can follow the last one.
     Frames that only contain what a quirk requested are removed. A frame whose content cannot be read passes, with a
     note. The stream ends with the dialect's error where the decoder finds a violation: a call or block that is dropped,
-    merged or left open, a missing end, bytes that are not frames (docs/decisions/answers.md#d7). The frame with the
+    merged or left open, a missing end, bytes that are not frames (docs/decisions/responses.md#d7). The frame with the
     violation is not sent.
     """
 

@@ -60,7 +60,7 @@ StoredConversation: TypeAlias = Conversation | PickledConversation
 
 
 class FoundResponses(Struct, frozen=True):
-    """What other processes of the gateway sent about earlier responses, each by its id (`shared_responses`)."""
+    """Earlier responses that other processes of the gateway have sent, each by its id (`shared_responses`)."""
 
     conversations: Mapping[str, StoredConversation] = {}
     bodies: Mapping[str, bytes] = {}  # the responses as they were sent

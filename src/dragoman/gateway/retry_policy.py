@@ -146,7 +146,7 @@ def pick_error(before: DragomanError | None, error: DragomanError) -> DragomanEr
 
 
 class Retries(Struct):
-    """The retries of one request. A background job may have started although its request failed."""
+    """The retries of one request. One for a background job (`is_job`) is not sent again if the job may have started."""
 
     retry_settings: RetrySettings
     is_job: bool

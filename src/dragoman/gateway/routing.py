@@ -105,7 +105,7 @@ class Router:
         listing = HttpRequest("GET", _LISTING, headers=request.headers)
         return self._known_end(request)[1] or self._knows(listing, "GET") or self._dialects[0]
 
-    def unmatched(self, request: HttpRequest) -> tuple[Fault, str]:
+    def fault_for_unmatched(self, request: HttpRequest) -> tuple[Fault, str]:
         """Return the fault for a request without a route: 405 and the allowed methods, or 404."""
         if reason := refusal_of(request.path):
             return Fault("not_found", reason, 404, code=_UNKNOWN_URL), ""

@@ -128,7 +128,7 @@ def write_private(path: Path, data: bytes, *, replace: bool = True) -> None:
 
 
 def remove_parts(folder: Path, older_than: float = _ABANDONED) -> None:
-    """Delete temporary files that are older than so many seconds: a process was killed while it wrote them."""
+    """Delete temporary files that are at least `older_than` seconds old: their processes were killed while writing."""
     for part in folder.glob(f".*{_PART}"):
         with suppress(OSError):  # Another process deleted it first, or another user owns it.
             if time.time() - part.lstat().st_mtime >= older_than:

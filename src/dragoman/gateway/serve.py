@@ -1,4 +1,4 @@
-"""Runs the gateway: its server, signals and admin socket. Tests and `dragoman run` run it in a thread.
+"""Run the gateway: its server, signals and admin socket. Tests and `dragoman run` run it in a thread.
 
 What SIGTERM and SIGINT do:
 
@@ -32,7 +32,7 @@ from dragoman.gateway.app import Gateway
 from dragoman.gateway.config import Config, LoadedConfig
 from dragoman.gateway.config import Server as Settings
 from dragoman.gateway.limits import Trimmer, peer_share
-from dragoman.gateway.records import Level
+from dragoman.gateway.records import LogLevel
 from dragoman.gateway.reload import Reloader
 from dragoman.gateway.retry_policy import RetrySettings
 from dragoman.http.framing import SWEEP_SECONDS
@@ -354,7 +354,7 @@ class _AccessLogHandler(logging.Handler):
         self._gateway = gateway
 
     def emit(self, record: logging.LogRecord) -> None:
-        level: Level = (
+        level: LogLevel = (
             "error" if record.levelno >= logging.ERROR else "warning" if record.levelno >= logging.WARNING else "debug"
         )
         self._gateway.log.event(level, record.name, message=record.getMessage())
@@ -368,7 +368,7 @@ def route_logs(gateway: Gateway) -> None:
         logger.setLevel(logging.INFO)
         logger.propagate = False
 
-    def set_level(level: Level) -> None:
+    def set_level(level: LogLevel) -> None:
         logging.getLogger("dragoman").setLevel(logging.DEBUG if level == "debug" else logging.INFO)
 
     gateway.log.on_level = set_level

@@ -273,7 +273,7 @@ class WorkerGroup:
 
     @property
     def recording(self) -> WorkerRecording:
-        """What turns recording on and off in all workers."""
+        """The switch of the recording in all workers."""
         return WorkerRecording(self._request_json)
 
     # --- status and metrics

@@ -2,8 +2,8 @@
 
 Each process stores the responses that it sent (`response_store`). A request may refer to one that another process sent:
 it then asks the others through `SharedResponses`, and keeps what they return only for itself, so that every response is
-stored once. One process alone has `OneProcess`. Workers on one machine ask each other (`worker_responses`); an engine
-for several machines implements the same protocol.
+stored once. One process alone has `NoSharedResponses`. Workers on one machine ask each other (`worker_responses`); an
+engine for several machines implements the same protocol.
 """
 
 from __future__ import annotations
@@ -40,21 +40,22 @@ class SharedResponses(Protocol):
     async def find(self, wanted: WantedResponses, count: Callable[[int], None]) -> FoundResponses:
         """Return what other processes store of this. `count` gets the size of each piece before it is received.
 
-        A process that does not answer in time counts as one that stores nothing. Raises the errors of `count`.
+        A process that does not respond in time counts as one that stores nothing. Raises the errors of `count`.
         """
 
     async def forget(self, owner: str, response_id: str) -> None:
         """Let all other processes remove a response."""
 
 
-class OneProcess:
+class NoSharedResponses:
     """No other process shares responses with this one. It implements `SharedResponses`."""
 
     async def find(self, wanted: WantedResponses, count: Callable[[int], None]) -> FoundResponses:
+        """Return nothing."""
         return NOTHING_FOUND
 
     async def forget(self, owner: str, response_id: str) -> None:
-        pass
+        """Do nothing."""
 
 
 def missing_responses(wanted: WantedResponses, store: ResponseStore, holders: ResponseHolders) -> WantedResponses:

@@ -2,7 +2,7 @@
 
 Only the user who runs the gateway can open these sockets, and only that user can create one in their folder. So a
 worker may unpickle what a sibling sends. The version is a part of each path: after an upgrade, a worker that was
-started again does not understand the others, and gets no answer.
+started again does not understand the others, and gets no response.
 """
 
 from __future__ import annotations
@@ -18,17 +18,21 @@ from dragoman.gateway.admin import MAX_MESSAGE_BYTES
 from dragoman.http.client.client import HttpClient, HttpTimeouts, PoolLimits
 from dragoman.wire.http import HttpRequest
 
-ANSWER_SECONDS = 2.0  # A sibling that does not begin to answer within them counts as one that has nothing.
+RESPONSE_SECONDS = 2.0  # A sibling that does not begin to respond within them counts as one that has nothing.
 CONNECTIONS = 2  # to each sibling
-_TRANSFER_SECONDS = 30.0  # for a whole answer, which may be a long conversation
+_TRANSFER_SECONDS = 30.0  # for a whole response, which may be a long conversation
 _WAITING = 1024  # requests that wait for a connection to one sibling
 _IDLE_SECONDS = 30.0
-_TIMEOUTS = HttpTimeouts(write=ANSWER_SECONDS, head=ANSWER_SECONDS, idle=ANSWER_SECONDS, total=_TRANSFER_SECONDS)
+_TIMEOUTS = HttpTimeouts(write=RESPONSE_SECONDS, head=RESPONSE_SECONDS, idle=RESPONSE_SECONDS, total=_TRANSFER_SECONDS)
 _LIMITS = PoolLimits(
-    connections=CONNECTIONS, idle=CONNECTIONS, idle_seconds=_IDLE_SECONDS, waiting=_WAITING, wait_seconds=ANSWER_SECONDS
+    connections=CONNECTIONS,
+    idle=CONNECTIONS,
+    idle_seconds=_IDLE_SECONDS,
+    waiting=_WAITING,
+    wait_seconds=RESPONSE_SECONDS,
 )
 _PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0)  # seconds before a message is sent again
-_NO_ANSWER = (TransportError, UpstreamViolation, TooLarge, OSError, TimeoutError)
+_NO_RESPONSE = (TransportError, UpstreamViolation, TooLarge, OSError, TimeoutError)
 
 
 def sibling_path(name: str) -> str:
@@ -40,12 +44,12 @@ class Sibling:
     """Another worker of this gateway."""
 
     def __init__(self, socket: Path) -> None:
-        self._client = HttpClient(unix=socket, caps=_LIMITS, sweep_seconds=ANSWER_SECONDS / 8)
+        self._client = HttpClient(unix=socket, caps=_LIMITS, sweep_seconds=RESPONSE_SECONDS / 8)
 
     async def request(
         self, name: str, body: bytes, limit: int = MAX_MESSAGE_BYTES, count: Callable[[int], None] | None = None
     ) -> bytes | None:
-        """Return the sibling's answer of at most `limit` bytes; None if it gives none in time.
+        """Return the sibling's response of at most `limit` bytes; None if it sends none in time.
 
         `count` gets the size of each piece before it is received. Raises the errors of `count`.
         """
@@ -59,14 +63,14 @@ class Sibling:
                     return await response.read(limit, count) if response.status == 200 else None
                 finally:
                     response.close()
-        except _NO_ANSWER:
+        except _NO_RESPONSE:
             return None
 
     async def request_with_retries(self, name: str, body: bytes) -> bytes | None:
-        """Send a message, and again after a pause if there is no answer. Return the answer; None if none came."""
+        """Send a message, and again after a pause if there is no response. Return the response; None if none came."""
         for pause in _PAUSES:
-            if (answer := await self.request(name, body)) is not None:
-                return answer
+            if (response := await self.request(name, body)) is not None:
+                return response
             await asyncio.sleep(pause)
         return await self.request(name, body)
 

@@ -45,7 +45,7 @@ def estimate_text(text: str) -> int:
 
 
 def approximate_text(text: str) -> int:
-    """Return roughly how many tokens the text has, by its length alone: limits need an answer at once."""
+    """Return roughly how many tokens the text has, by its length alone, because limits need the figure at once."""
     return len(text) // 4 if text.isascii() else len(text) * 5 // 8
 
 

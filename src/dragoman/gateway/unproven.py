@@ -24,7 +24,7 @@ class UnprovenAccount(MemoryAccount, eq=False, kw_only=True):
     """The account of one unproven request."""
 
     pool: UnprovenPool
-    sender: str  # the peer; `load` does not count it
+    sender: str  # the peer; `budget` does not count it
     refuse: Callable[[Fault], None]
 
     def reserve(self, size: int) -> None:
@@ -42,7 +42,7 @@ class UnprovenPool:
     """Unproven requests, oldest first, limited in number and in bytes."""
 
     def __init__(self, requests: int, size: int) -> None:
-        self.load = MemoryBudget(RequestLimits())
+        self.budget = MemoryBudget(RequestLimits())
         self.requests, self.size = requests, size
         self._waiting: dict[UnprovenAccount, None] = {}
 
@@ -51,10 +51,10 @@ class UnprovenPool:
 
     def enter(self, peer: str, refuse: Callable[[Fault], None]) -> UnprovenAccount:
         """Add a request of this peer; `refuse` is called if it is evicted. Raises Overloaded."""
-        incoming = UnprovenAccount(self.load, pool=self, sender=peer, refuse=refuse)
+        incoming = UnprovenAccount(self.budget, pool=self, sender=peer, refuse=refuse)
         self.make_room(incoming, 0)
         self._waiting[incoming] = None
-        self.load.requests += 1
+        self.budget.requests += 1
         return incoming
 
     def remove(self, one: UnprovenAccount) -> bool:
@@ -67,7 +67,7 @@ class UnprovenPool:
     def make_room(self, incoming: UnprovenAccount, size: int) -> None:
         """Evict requests until the incoming request fits with `size` more bytes. Raises Overloaded if it cannot."""
         more = 0 if incoming in self._waiting else 1
-        while len(self._waiting) + more > self.requests or self.load.request_bytes + size > self.size:
+        while len(self._waiting) + more > self.requests or self.budget.request_bytes + size > self.size:
             evicted = self._next_to_evict(incoming, size)
             if evicted is None:
                 raise Overloaded(_POOL_FULL)
@@ -80,7 +80,7 @@ class UnprovenPool:
         If there are too many requests, they are counted and not their bytes: otherwise one large body would be evicted
         for many small ones.
         """
-        by_bytes = self.load.request_bytes + size > self.size
+        by_bytes = self.budget.request_bytes + size > self.size
         shares = {incoming.sender: size if by_bytes else 0 if incoming in self._waiting else 1}
         for each in self._waiting:
             shares[each.sender] = shares.get(each.sender, 0) + (each.request_bytes if by_bytes else 1)

@@ -1,4 +1,4 @@
-"""Reads and checks the tables `[upstreams.NAME]`, and the raw tool table files that they name.
+"""Read and check the tables `[upstreams.NAME]`, and the raw tool table files that they name.
 
 `read_upstream` converts a table, merged with its preset, into an `Upstream`, which the gateway uses. Only
 `with_table_files` does I/O. `config` calls both.
@@ -69,7 +69,7 @@ class UpstreamLimits(Struct, frozen=True, kw_only=True):
     """How many requests an upstream gets at once, how many may wait for a slot, and for how many seconds.
 
     `breaker`: whether failures and requested pauses put the upstream into cooldown. `cache_affinity`: for how many
-    seconds after an answer with a prompt cache a session prefers this upstream and credential; 0: it does not.
+    seconds after a response with a prompt cache a session prefers this upstream and credential; 0: it does not.
     """
 
     concurrency: Annotated[int, Meta(ge=1)] = 32

@@ -48,7 +48,7 @@ class SecretSetting(Struct, frozen=True):
         """Why the secret is not available and what to do; empty if the last read did not fail."""
         if not self.secret.problem:
             return ""
-        remedy = "Set it" if self.secret.shown.startswith("env:") else "Correct that"
+        remedy = "Set it" if self.secret.shown.startswith("env:") else "Correct the value"
         return (
             f"Upstream {self.upstream!r} has no {self.what}: {self.secret.problem}. {remedy}, or change {self.place}."
         )
@@ -212,6 +212,7 @@ class ConfiguredKey:
         self._header = header
 
     async def sign(self, request: HttpRequest) -> HttpRequest:
+        """Return the request with the key in its header. Raises ConfigError if the key cannot be read."""
         key = self._setting.secret.revealed
         if key is None:
             key = await asyncio.to_thread(self._setting.reveal)  # A command or a keyring may be slow.
@@ -220,18 +221,21 @@ class ConfiguredKey:
         value = f"Bearer {key}" if self._header == "authorization" else key
         return with_headers(request, ((self._header, value),))
 
-    async def refused(self, status: int) -> bool:
+    async def on_refusal(self, status: int) -> bool:
+        """Read the key again; return whether it has changed."""
         try:
             return await asyncio.to_thread(self._setting.secret.refresh)
         except ConfigError:
             return False
 
     def describe(self) -> dict[str, Json]:
+        """Return where the key comes from, and the problem if it is missing."""
         secret = self._setting.secret
         row: dict[str, Json] = {"name": self.name, "type": "key", "source": secret.shown, "expires_at": None}
         return {**row, "state": "missing", "problem": self._setting.problem} if secret.problem else row
 
     def secrets(self) -> list[credentials.SecretText]:
+        """Return the key, if it has been read."""
         key = self._setting.secret.revealed
         return [credentials.SecretText(key)] if key else []
 

@@ -2,11 +2,11 @@
 
     text frame ──> {"type": "response.create", …} ──> POST /v1/responses ──> SSE ──> one text frame for each event
 
-One connection is one session. It answers one message at a time, and one more may wait; messages with a `stream_id` are
-in lanes of their own, which do not wait for each other (`websocket_lanes`). Every message goes through admission,
-routing, attempts and delivery like an HTTP request with the headers of the handshake, so keys, limits, accounts and the
-log apply to it. A client that reads slowly pauses the upstreams of its own messages only, and no frames of it are read
-meanwhile.
+One connection is one session. It answers one message at a time, and one more may wait. Each `stream_id` has a queue of
+its own (`websocket_queues`), and queues do not wait for each other. Every message goes through admission, routing,
+attempts and delivery like an HTTP request with the headers of the handshake, so keys, limits, accounts and the log
+apply to it. A client that reads slowly pauses the upstreams of its own messages only, and its frames are not read until
+it has caught up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dragoman.gateway.config import Server
 from dragoman.gateway.inner_exchange import Handle
 from dragoman.gateway.limits import MemoryAccount
 from dragoman.gateway.session_memory import SessionMemory
-from dragoman.gateway.websocket_lanes import MAX_WAITING, Lane
+from dragoman.gateway.websocket_queues import MAX_WAITING, MessageQueue
 from dragoman.http.exchange import Exchange, HttpExchange
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from wsproto.events import Event
 
 SESSION_SECONDS = 3600.0  # a session ends after the response that is running then; OpenAI does the same
-MAX_LANES = 32  # in which messages are answered at once
+MAX_QUEUES = 32  # streams whose messages are answered at once
 _TURN = 16 * 1024  # bytes of frames that are read before other connections have their turn
 _VERSION = "13"
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455
@@ -93,13 +93,13 @@ class Session:
     ) -> None:
         from wsproto.connection import Connection, ConnectionType  # noqa: PLC0415  few gateways need it
 
-        self.exchange, self.remembered = exchange, session_memory
+        self.exchange, self.session_memory = exchange, session_memory
         self._memory, self._handle = memory, handle
         self._max_message, self._ping_seconds = settings.max_body, settings.ping
         self._websocket: Connection = Connection(ConnectionType.SERVER)
         self._unread = b""  # bytes of frames; the connection is not read while there are any
         self._arriving = bytearray()  # of a message
-        self._lanes: dict[str, Lane] = {}  # that have messages, by stream_id; "" for messages without one
+        self._queues: dict[str, MessageQueue] = {}  # that have messages, by stream_id; "" for messages without one
         self._continued_size = 0  # bytes of the items with which running messages continue
         self._wake = asyncio.Event()
         self._is_closed = False
@@ -117,17 +117,17 @@ class Session:
         ending = self._loop.call_later(SESSION_SECONDS, self.stop)
         pinging = self._loop.create_task(self._ping())
         try:
-            while not self._is_closed and not (self.is_stopping and not self._lanes):
+            while not self._is_closed and not (self.is_stopping and not self._queues):
                 self._wake.clear()
                 await self._wake.wait()
         finally:
             ending.cancel()
             pinging.cancel()
-            lanes = [*self._lanes.values()]
-            for lane in lanes:
-                lane.cancel()
-            await asyncio.gather(*[lane.task for lane in lanes], return_exceptions=True)
-            self.remembered.forget_session(id(self))
+            queues = [*self._queues.values()]
+            for queue in queues:
+                queue.cancel()
+            await asyncio.gather(*[queue.task for queue in queues], return_exceptions=True)
+            self.session_memory.forget_session(id(self))
             self._close(_GOING_AWAY)
             exchange.end_upgraded()
 
@@ -146,13 +146,13 @@ class Session:
     def pause(self) -> None:
         """Pause the upstreams of the running messages, and read no frames: the client reads too slowly."""
         self.exchange.connection.pause_reading()
-        for lane in self._lanes.values():
-            lane.pause()
+        for queue in self._queues.values():
+            queue.pause()
 
     def resume(self) -> None:
         """Resume the upstreams of the running messages, and reading."""
-        for lane in self._lanes.values():
-            lane.resume()
+        for queue in self._queues.values():
+            queue.resume()
         if not self._unread:
             self.exchange.connection.resume_reading()
 
@@ -229,8 +229,8 @@ class Session:
     def _end(self) -> None:
         """Read no more messages, and cancel the running ones."""
         self._is_closed = True
-        for lane in self._lanes.values():
-            lane.disconnect()
+        for queue in self._queues.values():
+            queue.disconnect()
         self._wake.set()
 
     async def _ping(self) -> None:
@@ -253,7 +253,7 @@ class Session:
     # --- messages
 
     def _dispatch(self, message: bytes) -> None:
-        """Give a message to its lane, or answer it here if it is no request."""
+        """Put a message into its queue, or answer it here if it is no request."""
         fields, stream_id = jsonio.optional_decoder(dict[str, Raw])(message), ""
         if fields is not None:
             kind, name = (_decoded(fields.pop(each, None)) for each in ("type", "stream_id"))
@@ -263,17 +263,17 @@ class Session:
                 self._refuse(kind, fields)
                 return
             stream_id = name if isinstance(name, str) else ""
-        lane = self._lanes.get(stream_id)
-        if lane is None or lane.task.done():
-            if len(self._lanes) >= MAX_LANES:
-                self._close(_POLICY, f"a session answers messages of {MAX_LANES} streams at once")
+        queue = self._queues.get(stream_id)
+        if queue is None or queue.task.done():
+            if len(self._queues) >= MAX_QUEUES:
+                self._close(_POLICY, f"a session answers messages of {MAX_QUEUES} streams at once")
                 return
-            lane = self._lanes[stream_id] = Lane(self, stream_id, self._handle)
-            lane.task.add_done_callback(lambda task: self._lane_ended(lane, task))
-        if len(lane.waiting) >= MAX_WAITING + lane.is_new:
+            queue = self._queues[stream_id] = MessageQueue(self, stream_id, self._handle)
+            queue.task.add_done_callback(lambda task: self._queue_ended(queue, task))
+        if len(queue.waiting) >= MAX_WAITING + queue.is_new:
             self._close(_POLICY, "a session answers one message at a time, and one more may wait")
             return
-        lane.waiting.append((message, fields))
+        queue.waiting.append((message, fields))
 
     def _refuse(self, kind: Json, fields: dict[str, Raw]) -> None:
         """Answer a message that is no request for a response."""
@@ -287,9 +287,9 @@ class Session:
         body: Json = {"type": "error", "status": fault.status, "error": render_error(fault)}
         self.send_event(jsonio.encode(body))
 
-    def _lane_ended(self, lane: Lane, task: asyncio.Task[None]) -> None:
-        if self._lanes.get(lane.stream_id) is lane:
-            del self._lanes[lane.stream_id]
+    def _queue_ended(self, queue: MessageQueue, task: asyncio.Task[None]) -> None:
+        if self._queues.get(queue.stream_id) is queue:
+            del self._queues[queue.stream_id]
         if not task.cancelled() and task.exception() is not None:
             self._close(_INTERNAL_ERROR, "the response was not completed")
         self._wake.set()

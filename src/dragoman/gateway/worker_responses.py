@@ -20,11 +20,11 @@ from dragoman.gateway.response_store import (
     ResponseStore,
 )
 from dragoman.gateway.shared_responses import WantedResponses, stored_responses
-from dragoman.gateway.sibling_workers import ANSWER_SECONDS, Sibling, Siblings
+from dragoman.gateway.sibling_workers import RESPONSE_SECONDS, Sibling, Siblings
 from dragoman.wire import jsonio
 
 FIND, FORGET = "find", "forget"
-_MAX_ANSWER_BYTES = MAX_STORED_BYTES + 1024 * 1024
+_MAX_RESPONSE_BYTES = MAX_STORED_BYTES + 1024 * 1024
 
 
 class _ForgottenResponse(Struct, frozen=True):
@@ -69,7 +69,7 @@ class WorkerResponses:
         """Let all siblings remove a response. One that does not answer in time gets the message again later."""
         message = jsonio.encode(_ForgottenResponse(owner, response_id))
         tasks = [self._siblings.start(_send_forget(each, message)) for each in self._siblings.each]
-        await asyncio.wait(tasks, timeout=ANSWER_SECONDS)
+        await asyncio.wait(tasks, timeout=RESPONSE_SECONDS)
 
     # --- from the siblings
 
@@ -86,8 +86,8 @@ class WorkerResponses:
 
 
 async def _ask(sibling: Sibling, question: bytes, count: Callable[[int], None]) -> FoundResponses:
-    answer = await sibling.request(FIND, question, _MAX_ANSWER_BYTES, count)
-    found: FoundResponses = pickle.loads(answer) if answer else NOTHING_FOUND
+    response = await sibling.request(FIND, question, _MAX_RESPONSE_BYTES, count)
+    found: FoundResponses = pickle.loads(response) if response else NOTHING_FOUND
     return found
 
 

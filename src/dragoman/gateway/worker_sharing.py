@@ -1,8 +1,8 @@
-"""What the workers of one gateway share without a store: earlier responses and cooldowns.
+"""Share earlier responses and cooldowns between the workers of one gateway, without a store.
 
 Each worker serves `routes` on its private admin socket. `responses` finds earlier responses that siblings store. A
-cooldown that changes in one worker is sent to all at once; the answer has all that the sibling knows, so that both know
-the same afterwards. A worker that starts asks its siblings for the present cooldowns.
+cooldown that changes in one worker is sent to all at once; the response has all that the sibling knows, so that both
+know the same afterwards. A worker that starts asks its siblings for the present cooldowns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _read_events = jsonio.typed_decoder(list[CooldownEvent])
 
 
 class WorkerSharing(AbstractAsyncContextManager["WorkerSharing"]):
-    """What one worker shares with its siblings. Use it as a context manager while the worker runs."""
+    """The earlier responses and cooldowns that one worker shares. It is a context manager while the worker runs."""
 
     def __init__(self, sockets: Sequence[Path], services: Services, breaker: CircuitBreaker) -> None:
         self._siblings = Siblings(sockets)
@@ -37,16 +37,16 @@ class WorkerSharing(AbstractAsyncContextManager["WorkerSharing"]):
         self.routes: WorkerRoutes = {
             sibling_path(FIND): self.responses.answer_find,
             sibling_path(FORGET): self.responses.answer_forget,
-            sibling_path(COOLDOWNS): self._answer_cooldowns,
+            sibling_path(COOLDOWNS): self._respond_with_cooldowns,
         }
 
     async def join(self) -> None:
         """Learn the present cooldowns from all siblings that run. Call it when the saved cooldowns are loaded."""
         self._has_joined = True
         message = jsonio.encode(self._cooldowns.events())
-        answers = await asyncio.gather(*(each.request(COOLDOWNS, message) for each in self._siblings.each))
-        for answer in filter(None, answers):
-            self._cooldowns.apply(_read_events(answer))
+        responses = await asyncio.gather(*(each.request(COOLDOWNS, message) for each in self._siblings.each))
+        for response in filter(None, responses):
+            self._cooldowns.apply(_read_events(response))
 
     async def __aexit__(self, *_: object) -> None:
         await self._siblings.aclose()
@@ -67,13 +67,13 @@ class WorkerSharing(AbstractAsyncContextManager["WorkerSharing"]):
             while events := self._unsent[sibling]:
                 self._unsent[sibling] = {}
                 if (
-                    answer := await sibling.request_with_retries(COOLDOWNS, jsonio.encode([*events.values()]))
+                    response := await sibling.request_with_retries(COOLDOWNS, jsonio.encode([*events.values()]))
                 ) is not None:
-                    self._cooldowns.apply(_read_events(answer))
+                    self._cooldowns.apply(_read_events(response))
         finally:
             del self._unsent[sibling]
 
-    def _answer_cooldowns(self, message: bytes) -> bytes | None:
+    def _respond_with_cooldowns(self, message: bytes) -> bytes | None:
         """Apply the events of a sibling and return all events; None before this worker knows any. Raises JsonError."""
         if not self._has_joined:
             return None

@@ -192,7 +192,7 @@ class Exchange(Struct, Generic[A], eq=False):
             self.is_shut_down = True
             self._interrupt()
 
-    def interrupted(self) -> bool:
+    def was_interrupted(self) -> bool:
         """Return whether only `disconnect` or `cut` cancelled this task, so that it may finish its work."""
         task, self.task = self.task, None
         return (self.is_disconnected or self.is_shut_down) and task is not None and task.uncancel() == 0
@@ -311,7 +311,7 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
             self.connection.abort()
 
     def probe(self) -> None:
-        """Write bytes without content: an interim response, or inside a stream the dialect's keep-alive."""
+        """Write bytes without content: an interim response or, inside a stream, a keep-alive of the dialect."""
         if self.is_started:
             if self.send_keep_alive is not None:
                 self.send_keep_alive()

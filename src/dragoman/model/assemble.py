@@ -122,7 +122,7 @@ def check(events: Iterable[ev.Event]) -> None:
     order = EventOrderCheck()
     order.check(events)
     if not order.is_over:
-        raise OutOfOrder("the stream has no end")
+        raise OutOfOrder("the stream ended without Finished or Failed")
 
 
 class _OpenBlock:
@@ -159,7 +159,7 @@ class ReplyAssembler:
     """Assembles a whole reply from its events. Without a budget its size is not limited."""
 
     def __init__(self, budget: ev.ResponseBudget | None = None) -> None:
-        self._budget = budget or ev.ResponseBudget(ev.ResponseLimits(answer=sys.maxsize))
+        self._budget = budget or ev.ResponseBudget(ev.ResponseLimits(max_bytes=sys.maxsize))
         self._started: ev.Started | None = None
         self._usage: Usage | None = None
         self._blocks: dict[int, _OpenBlock] = {}
@@ -235,7 +235,7 @@ def _is_whole(call: ToolCall, stop: Stop) -> bool:
     """Return whether the length limit did not cut the call.
 
     Some dialects have no end event for calls: only the arguments show whether a call is whole, by being valid JSON.
-    See docs/decisions/answers.md#d7.
+    See docs/decisions/responses.md#d7.
     """
     if stop.reason not in (StopReason.LENGTH, StopReason.CONTEXT) or call.form == "text" or not call.arguments:
         return True

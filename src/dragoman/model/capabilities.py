@@ -1,4 +1,4 @@
-"""What one model behind one dialect accepts and sends, as data. Filters read it; codecs do not. Pure."""
+"""The capabilities of a model behind a dialect, as data: what it accepts and sends. Filters read it. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Trait: TypeAlias = Literal[
     "choice_names",  # `auto` or `any` may be limited to some tools
     "parallel_flag",  # a request may allow or forbid parallel calls
     # content
-    "home_names",  # media from clients of its own family may have a name, whatever its kind
+    "same_family_names",  # media from clients of its own family may have a name, whatever its kind
     "reasoning",  # accepts reasoning of its own family in requests, and sends reasoning in replies
     "signed_reasoning",  # accepts reasoning only with its signature
     "signed_content",  # texts and tool calls have signatures, too
@@ -38,7 +38,7 @@ Trait: TypeAlias = Literal[
     "user",  # accepts a user id
     # replies
     "streams_only",  # every response is a stream; a whole reply is assembled from one
-    "no_answer_media",  # replies have no media, though requests may
+    "no_reply_media",  # replies have no media, though requests may
     "one_block",  # only one block may be open at a time
     "open_calls",  # a streamed call has no end event: it ends with the reply
     "whole_calls",  # a streamed call comes in one frame, its arguments as an object
@@ -59,7 +59,7 @@ Trait: TypeAlias = Literal[
 SearchOption: TypeAlias = Literal["max_uses", "allowed_domains", "blocked_domains", "location", "context_size"]
 MarkPlace: TypeAlias = Literal["tools", "calls", "results", "assistant"]
 MARK_PLACES: frozenset[MarkPlace] = frozenset({"tools", "calls", "results", "assistant"})
-FieldScope: TypeAlias = Literal["request", "tool", "media", "answer"]
+FieldScope: TypeAlias = Literal["request", "tool", "media", "reply"]
 
 
 def traits(*always: Trait, when: Mapping[Trait, bool] | None = None) -> frozenset[Trait]:
@@ -85,7 +85,7 @@ class WebSearchSupport(Struct, frozen=True):
 
 
 class ToolSupport(Struct, frozen=True):
-    """What tools a request may declare, apart from the form of functions."""
+    """The tools that a request may declare, apart from the form of functions."""
 
     limit: int | None = None  # how many
     web_search: WebSearchSupport | None = None  # None: the service does not search
@@ -103,7 +103,7 @@ class CacheMarks(Struct, frozen=True):
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
-    """What a model accepts and sends. The defaults describe a service without limits and without extras."""
+    """The content that a model accepts and sends. The defaults describe a service without limits and extras."""
 
     traits: frozenset[Trait] = frozenset()
     # fields that several families share, by scope: from the common name to the name of this family
@@ -143,7 +143,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     stop_limit: int | None = None  # how many stop sequences; 0: none at all
     max_tokens: int | None = None  # not None: required, and this is the default
     window: int | None = None  # context window in tokens, if known; reported to clients, never enforced
-    longest_answer: int | None = None  # most output tokens, if known
+    max_output_tokens: int | None = None  # if known
 
 
 # --- Properties of a model that follow from its name, in any dialect

@@ -34,7 +34,7 @@ _WIDE = 4  # bytes of a character of text that is not ASCII
 class ResponseLimits(Struct, frozen=True):
     """How much of one response a translation may buffer."""
 
-    answer: int = 32 * 1024 * 1024  # bytes
+    max_bytes: int = 32 * 1024 * 1024  # the setting server.limits.answer
     blocks: int = 4096  # calls, texts, thoughts and all others
     choices: int = 128
 
@@ -43,7 +43,7 @@ class SharedBudget(Protocol):
     """The memory budget of all responses together."""
 
     def keep(self, size: int) -> None:
-        """Reserve bytes; raises if there is no room."""
+        """Reserve bytes. Raises an error if fewer are free."""
 
     def free(self, size: int) -> None:
         """Return reserved bytes."""
@@ -62,7 +62,7 @@ class ResponseBudget(Struct, eq=False):
 
     def reserve(self, size: int) -> None:
         """Reserve bytes before they are buffered. Raises ResponseTooLarge or the shared budget's error."""
-        reserved, most = self.reserved + size, self.limits.answer
+        reserved, most = self.reserved + size, self.limits.max_bytes
         if reserved > self._room:
             if reserved > most:
                 raise ResponseTooLarge(
@@ -285,7 +285,7 @@ class BlockEnded(Struct, frozen=True, gc=False, tag=True):
     """A block ends."""
 
     key: int
-    is_complete: bool = True  # False: the upstream never ended it (docs/decisions/answers.md#d7)
+    is_complete: bool = True  # False: the upstream never ended it (docs/decisions/responses.md#d7)
 
 
 class UsageReported(Struct, frozen=True, tag=True):

@@ -1,6 +1,7 @@
-"""The protocol of filters. A filter changes a request, writes notes, and undoes the change in the response. Pure.
+"""The base classes of filters. A filter changes a request, writes notes, and undoes the change in the response. Pure.
 
-Also here: notes (`Notes`), cached facts about a conversation (`Facts`), and the parts of a lane (`LaneWatch`).
+The arguments of a filter are here, too: the list of notes (`Notes`) and cached facts about the conversation (`Facts`);
+and the values by which decoders, filters and encoders take part in a lane (`LaneSource`, `LaneWatch`, `LaneTarget`).
 """
 
 from __future__ import annotations
@@ -344,7 +345,7 @@ def _system_features(texts: tuple[Text, ...]) -> set[Feature]:
 
 
 Search: TypeAlias = Callable[[str], object]  # returns None if it finds nothing, like `re.Pattern.search`
-Listener: TypeAlias = Callable[[str], object]  # gets the texts of the lane's deltas, one or several joined
+DeltaListener: TypeAlias = Callable[[str], object]  # gets the texts of the lane's deltas, one or several joined
 
 
 class LaneSource(Struct, frozen=True, gc=False):
@@ -357,14 +358,14 @@ class LaneSource(Struct, frozen=True, gc=False):
     kind: str  # of the frames
     decode: Callable[[bytes], Any]
     text_of: Callable[[Any], str | None]
-    listener: Listener | None = None
+    listener: DeltaListener | None = None
 
 
 class LaneWatch(Struct, frozen=True, gc=False):
     """A response filter's part: which deltas it must see."""
 
     search: Search | None = None  # finds text that the filter must see; None: it needs no delta
-    listener: Listener | None = None
+    listener: DeltaListener | None = None
 
 
 class LaneTarget(Struct, frozen=True, gc=False):
@@ -373,7 +374,7 @@ class LaneTarget(Struct, frozen=True, gc=False):
     kind: bytes
     before: bytes
     after: bytes
-    listener: Listener | None = None
+    listener: DeltaListener | None = None
 
 
 NO_WATCH = LaneWatch()  # for a filter that needs no such delta

@@ -310,7 +310,7 @@ class _PartReader:
         if not content and not _is_text(part):
             if part and part.keys() <= _TEXT_FIELDS:
                 return ""
-            return _json(self.shown(part, path, depth))
+            return _json(self.hide_data(part, path, depth))
         words = [str(part[name]) for name in headings]
         words += [self._content(part, name, _step(path, name), depth) for name in content]
         rest: dict[str, Json] = {}
@@ -318,7 +318,7 @@ class _PartReader:
             if name in _LABELS and isinstance(value, str):
                 self.labels.append(name)
             elif name not in content and name not in headings and name not in _IGNORED and _has_value(value):
-                rest[name] = self.shown(value, _step(path, name), depth)
+                rest[name] = self.hide_data(value, _step(path, name), depth)
         text = join_texts([*words, *([_json(rest)] if rest else [])])
         return text if text or _is_text(part) or len(self.media) > before else _json(part)
 
@@ -333,10 +333,10 @@ class _PartReader:
     def _content(self, part: dict[str, Json], name: str, path: str, depth: int) -> str:
         value = part[name]
         if name == "json" and not isinstance(value, str):  # plain data, not a part
-            return _json(self.shown(value, path, depth))
+            return _json(self.hide_data(value, path, depth))
         return self.text(value, path, depth)
 
-    def shown(self, value: Json, path: str, depth: int) -> Json:
+    def hide_data(self, value: Json, path: str, depth: int) -> Json:
         """Return the value with a placeholder for media and base64 data."""
         if isinstance(value, str) and _BASE64.fullmatch(value):
             self.omitted.append(path)
@@ -344,11 +344,11 @@ class _PartReader:
         if depth > _DEEPEST:
             return value
         if isinstance(value, list):
-            return [self.shown(each, f"{path}[{index}]", depth + 1) for index, each in enumerate(value)]
+            return [self.hide_data(each, f"{path}[{index}]", depth + 1) for index, each in enumerate(value)]
         if isinstance(value, dict):
             if self._is_media(value, path, data_only=True):
                 return f"[{self.media[-1].kind}]"
-            return {name: self.shown(each, _step(path, name), depth + 1) for name, each in value.items()}
+            return {name: self.hide_data(each, _step(path, name), depth + 1) for name, each in value.items()}
         return value
 
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from dragoman.dialects.kit.filters import SchemaReferences
 from dragoman.filters.compaction import SUMMARY
 from dragoman.model.conversation import StopReason
-from dragoman.simulator.script import Part, ReasoningPart, TextPart, ToolCallPart
+from dragoman.simulator.script import ReasoningPart, ScriptPart, TextPart, ToolCallPart
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -72,12 +72,12 @@ class ModelPrompt(Struct, frozen=True, kw_only=True):
 class ModelOutput(Struct, frozen=True):
     """The parts of a reply, and its stop reason."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ScriptPart, ...]
     stop: StopReason
     sequence: str | None = None
 
 
-def respond(prompt: ModelPrompt, scripted: tuple[Part, ...] | None = None) -> ModelOutput:
+def respond(prompt: ModelPrompt, scripted: tuple[ScriptPart, ...] | None = None) -> ModelOutput:
     """Return the reply to a prompt: the scripted parts if there are some, otherwise the model's own."""
     if scripted is not None:
         return ModelOutput(
@@ -85,7 +85,7 @@ def respond(prompt: ModelPrompt, scripted: tuple[Part, ...] | None = None) -> Mo
         )
     words = _CLIENT_CONTEXT.sub("", prompt.text).rpartition(SUMMARY)[2].strip()
     thought = "A tool has answered." if prompt.results else f"The user says: {_shown(words, _LONGEST_THOUGHT)}"
-    reasoning: list[Part] = [ReasoningPart(thought)] if prompt.thinks else []
+    reasoning: list[ScriptPart] = [ReasoningPart(thought)] if prompt.thinks else []
     if prompt.results:
         return _text_output(prompt, reasoning, _quote_results(prompt.results))
     calls = _calls(prompt, words)
@@ -94,7 +94,7 @@ def respond(prompt: ModelPrompt, scripted: tuple[Part, ...] | None = None) -> Mo
         return ModelOutput((*reasoning, TextPart(f"I will call {names}."), *calls), StopReason.TOOL)
     if prompt.output is not None:
         return _text_output(prompt, reasoning, jsonio.encode(example_value(prompt.output)).decode())
-    return _text_output(prompt, reasoning, _answer(words or prompt.text))
+    return _text_output(prompt, reasoning, _reply_text(words or prompt.text))
 
 
 def estimate_tokens(text: str) -> int:
@@ -103,7 +103,7 @@ def estimate_tokens(text: str) -> int:
     return others + -(-(len(text) - others) // 4)
 
 
-def output_tokens(parts: Sequence[Part]) -> int:
+def output_tokens(parts: Sequence[ScriptPart]) -> int:
     """Estimate the tokens of a reply."""
     total = 0
     for part in parts:
@@ -117,7 +117,7 @@ def output_tokens(parts: Sequence[Part]) -> int:
     return total
 
 
-def _text_output(prompt: ModelPrompt, before: list[Part], text: str) -> ModelOutput:
+def _text_output(prompt: ModelPrompt, before: list[ScriptPart], text: str) -> ModelOutput:
     """Return a reply with a text, cut at the first stop sequence and at the token limit."""
     stop, sequence = StopReason.END, None
     stops = [(text.index(each), each) for each in prompt.stop if each and each in text]
@@ -139,14 +139,14 @@ def _shown(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[:limit] + " …"
 
 
-def _answer(words: str) -> str:
+def _reply_text(words: str) -> str:
     last = words.rpartition("\n\n")[2]
     if _ABOUT.fullmatch(last):
         return _ABILITIES
-    asked = _SAY.fullmatch(last)
-    if asked is None:
+    say_command = _SAY.fullmatch(last)
+    if say_command is None:
         return f"You said: {_shown(words, _LONGEST_REPETITION)}"
-    return _shown(asked[1].strip(" \n\"'`").removesuffix("."), _LONGEST_REPETITION) or "Hello."
+    return _shown(say_command[1].strip(" \n\"'`").removesuffix("."), _LONGEST_REPETITION) or "Hello."
 
 
 def _calls(prompt: ModelPrompt, words: str) -> list[ToolCallPart]:

@@ -26,7 +26,7 @@ class BodyEnd(Struct, frozen=True):
     how: Literal["end", "close", "reset"]
 
 
-Piece: TypeAlias = bytes | Pause | BodyEnd
+BodyPiece: TypeAlias = bytes | Pause | BodyEnd
 
 
 class Response(Struct, frozen=True):
@@ -34,7 +34,7 @@ class Response(Struct, frozen=True):
 
     status: int
     headers: Headers
-    pieces: Iterable[Piece]
+    pieces: Iterable[BodyPiece]
     length: int | None = None
     note: str = ""
 
@@ -62,7 +62,7 @@ def scripted_headers(refuse: ScriptTurn) -> dict[str, str]:
     return headers
 
 
-def apply_pace(frames: Iterable[Piece], pace: StreamPace, cut: CutPoint | None) -> Iterator[Piece]:
+def apply_pace(frames: Iterable[BodyPiece], pace: StreamPace, cut: CutPoint | None) -> Iterator[BodyPiece]:
     """Apply the delays, the cut and the write size of a script to wire frames, in this order."""
     pieces = _add_delays(frames, pace)
     if cut is not None:
@@ -70,7 +70,7 @@ def apply_pace(frames: Iterable[Piece], pace: StreamPace, cut: CutPoint | None) 
     return _resize(pieces, pace.write) if pace.write else pieces
 
 
-def _add_delays(frames: Iterable[Piece], pace: StreamPace) -> Iterator[Piece]:
+def _add_delays(frames: Iterable[BodyPiece], pace: StreamPace) -> Iterator[BodyPiece]:
     if pace.first_delay:
         yield Pause(pace.first_delay)
     for frame in frames:
@@ -79,7 +79,7 @@ def _add_delays(frames: Iterable[Piece], pace: StreamPace) -> Iterator[Piece]:
         yield frame
 
 
-def _cut(pieces: Iterable[Piece], cut: CutPoint) -> Iterator[Piece]:
+def _cut(pieces: Iterable[BodyPiece], cut: CutPoint) -> Iterator[BodyPiece]:
     count = size = 0
     for piece in pieces:
         if isinstance(piece, bytes):
@@ -93,7 +93,7 @@ def _cut(pieces: Iterable[Piece], cut: CutPoint) -> Iterator[Piece]:
     yield BodyEnd(cut.how)
 
 
-def _resize(pieces: Iterable[Piece], size: int) -> Iterator[Piece]:
+def _resize(pieces: Iterable[BodyPiece], size: int) -> Iterator[BodyPiece]:
     """Yield the same bytes in pieces of one size, independent of the frames."""
     buffered = b""
     for piece in pieces:

@@ -69,15 +69,15 @@ class FramePart(_Part, frozen=True):
     data: Any = {}
 
 
-Part: TypeAlias = TextPart | ReasoningPart | ToolCallPart | WaitPart | ExceptionPart | FramePart
-_KINDS: dict[str, type[Part]] = {
+ScriptPart: TypeAlias = TextPart | ReasoningPart | ToolCallPart | WaitPart | ExceptionPart | FramePart
+_KINDS: dict[str, type[ScriptPart]] = {
     kind.__struct_encode_fields__[0]: kind
     for kind in (TextPart, ReasoningPart, WaitPart, ToolCallPart, ExceptionPart, FramePart)
 }
 
 
 class CutPoint(Struct, frozen=True, forbid_unknown_fields=True):
-    """The point at which a body ends early: after so many bytes, or before a wire frame (counted from 0).
+    """The point at which a body ends early: after `byte` bytes, or before the wire frame `event` (counted from 0).
 
     `how`: `end` is a clean end of body, `close` leaves out the last chunk, `reset` resets the connection.
     """
@@ -124,7 +124,7 @@ class _AnyTurn(StreamPace, frozen=True, kw_only=True):
 class ScriptTurn(_AnyTurn, frozen=True, kw_only=True):
     """One turn. `parts` None leaves the reply to the embedded model; a status other than 200 refuses the request."""
 
-    parts: tuple[Part, ...] | None = None
+    parts: tuple[ScriptPart, ...] | None = None
     status: int = 200
 
 
@@ -278,7 +278,7 @@ def _turns(table: dict[str, Any], pace: StreamPace, at: str) -> Iterator[ScriptT
     unknown = sorted(entry.quirks - QUIRKS)
     if unknown:
         raise LocalMisuse(f"there is no quirk {unknown[0]!r} (known: {', '.join(sorted(QUIRKS))})", at=f"{at}.quirks")
-    parts: tuple[Part, ...] | None = None if entry.text is None else (TextPart(entry.text),)
+    parts: tuple[ScriptPart, ...] | None = None if entry.text is None else (TextPart(entry.text),)
     if entry.parts is not None:
         parts = tuple(_part(part, f"{at}.parts[{index}]") for index, part in enumerate(entry.parts))
     common = {name: getattr(entry, name) for name in _AnyTurn.__struct_fields__}
@@ -287,7 +287,7 @@ def _turns(table: dict[str, Any], pace: StreamPace, at: str) -> Iterator[ScriptT
             yield ScriptTurn(**common, parts=parts, status=status)
 
 
-def _part(table: dict[str, Any], at: str) -> Part:
+def _part(table: dict[str, Any], at: str) -> ScriptPart:
     kinds = [kind for name, kind in _KINDS.items() if name in table]
     if len(kinds) != 1:
         raise LocalMisuse(f"a part must have exactly one of {', '.join(_KINDS)}", at=at)

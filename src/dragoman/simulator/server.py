@@ -24,7 +24,7 @@ from dragoman.http.addresses import is_loopback
 from dragoman.http.exchange import ClientDisconnected, HttpExchange
 from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.serving import HttpServer, Listener
-from dragoman.simulator.kiro.refusals import Profile, SimulatorLimits
+from dragoman.simulator.kiro.refusals import SimulatorLimits, StrictnessProfile
 from dragoman.simulator.kiro.service import KiroService
 from dragoman.simulator.response import BodyEnd, Pause, Response
 from dragoman.simulator.script import Script, load_script
@@ -162,7 +162,7 @@ class Simulator:
         except ClientDisconnected:
             exchange.break_off()
         except asyncio.CancelledError:
-            if not exchange.interrupted():
+            if not exchange.was_interrupted():
                 raise
         finally:
             received.end(how)
@@ -214,7 +214,7 @@ async def read_request(exchange: HttpExchange, limit: int) -> HttpRequest:
     try:
         body = await exchange.body(limit)
     except asyncio.CancelledError:
-        if exchange.interrupted():
+        if exchange.was_interrupted():
             raise ClientDisconnected from None
         raise
     return structs.replace(strip_origin(exchange), body=body)
@@ -253,10 +253,10 @@ def make_service(
     loaded = script if isinstance(script, Script) else Script() if script is None else load_script(script)
     limits = limits or SimulatorLimits()
     if dialect == "kiro":
-        for known in get_args(Profile):
+        for known in get_args(StrictnessProfile):
             if profile == known:
                 return KiroService(known, loaded, limits)
-        raise LocalMisuse(f"unknown profile {profile!r} (known: {', '.join(get_args(Profile))})")
+        raise LocalMisuse(f"unknown profile {profile!r} (known: {', '.join(get_args(StrictnessProfile))})")
     if profile not in _REFUSED:
         raise LocalMisuse(f"unknown profile {profile!r} (known: {', '.join(_REFUSED)})")
     return DialectService(registry.get(dialect), loaded, refuses=_REFUSED[profile], max_body=limits.body_bytes)

@@ -23,8 +23,8 @@ from dragoman.model.blocks import Reasoning, Signature, Text, ToolCall, ToolResu
 from dragoman.model.conversation import Conversation, Stop, ToolSpec, Usage
 from dragoman.simulator.model import ModelPrompt, PromptTool, output_tokens, respond
 from dragoman.simulator.response import (
+    BodyPiece,
     Pause,
-    Piece,
     Response,
     apply_pace,
     header_text,
@@ -35,9 +35,9 @@ from dragoman.simulator.response import (
 from dragoman.simulator.script import (
     ExceptionPart,
     FramePart,
-    Part,
     ReasoningPart,
     Script,
+    ScriptPart,
     ScriptPlayer,
     ScriptTurn,
     TextPart,
@@ -271,7 +271,7 @@ def _as_free_text(arguments: str) -> str:
 
 
 def _part_events(
-    part: Part, key: int, choice: int, chunk: int, family: str, new_call_id: Callable[[], str]
+    part: ScriptPart, key: int, choice: int, chunk: int, family: str, new_call_id: Callable[[], str]
 ) -> Iterator[ev.Event | WaitPart | FramePart]:
     match part:
         case TextPart(text):
@@ -305,7 +305,7 @@ def _frames(
     dialect: Dialect,
     conversation: Conversation,
     environment: Environment,
-) -> Iterator[Piece]:
+) -> Iterator[BodyPiece]:
     encoder, frame = dialect.codec.encoder(conversation, environment), dialect.binding.encode_frame
     for each in parts:
         match each:

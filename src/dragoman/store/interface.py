@@ -7,15 +7,15 @@ requests and the shares that it still holds in one transaction, some times a sec
     amount - what ended requests used - the shares of all processes
 
 so the sum of what all processes admit never exceeds the amount. The share of a process that was killed counts as used
-until the window of the limit ends: the process may have used it. A process that calls neither `grant` nor `settle` for
-`LIVE_SECONDS` counts as killed.
+until the window of the limit ends, because the process may have used it. A process that calls neither `grant` nor
+`settle` for `LIVE_SECONDS` counts as killed.
 
     day, month    windows by the calendar, in the time zone of the store. A request counts in the window in which it
                   was opened, also if it ends later. A share ends with its window.
     ever          one window without an end
     minute        no window: what was used becomes less steadily, by the whole amount in a minute. So no more than the
                   amount can be used at once, and in t minutes at most t + 1 times the amount. What requests take
-                  counts when they begin (`Settlement.taken`), because they may run for minutes.
+                  counts when they begin (`Settlement.minute_usage`), because they may run for minutes.
     now           requests that run: only shares count, and only those of processes that live
 
 A request may use more than it reserved. `used` counts all of it, so less is left for others. A share that a process
@@ -39,7 +39,7 @@ Span: TypeAlias = Literal["minute", "day", "month", "ever", "now"]  # `now` is t
 UsageColumn: TypeAlias = Literal["day", "key", "owner", "model", "upstream"]
 GATEWAY_KEY = "gateway"  # the id of the gateway's own key, which needs no store
 ALL = "all"  # the scope of every request
-LIVE_SECONDS = 10.0  # A process that has not called `grant` or `settle` for so long counts as killed.
+LIVE_SECONDS = 10.0  # A process that has not called `grant` or `settle` for this time counts as killed.
 
 
 class StoreUnavailable(DragomanError):
@@ -77,7 +77,7 @@ class Limit(Struct, frozen=True):
 
     @property
     def id(self) -> LimitId:
-        """What identifies the limit: its scope, resource and span."""
+        """The identity of the limit: its scope, resource and span."""
         return self.scope, self.resource, self.span
 
 
@@ -88,8 +88,8 @@ class GrantRequest(Struct, frozen=True):
     """A request for a larger share of one limit."""
 
     limit: LimitId
-    need: int  # the share must grow by at least so much, else the answer is 0
-    want: int  # and by at most so much
+    need: int  # the least by which the share must grow; otherwise 0 is granted
+    want: int  # the most by which it may grow
 
 
 class Grant(Struct, frozen=True):
@@ -102,7 +102,7 @@ class Grant(Struct, frozen=True):
 
     amount: int  # by which the share grew; 0 if the limit has too little left
     allowed: int  # the amount of the limit; -1 if there is no such limit any more: nothing needs a share of it
-    left: int  # what no process holds, after this grant
+    unreserved: int  # what no process holds, after this grant
     begins: float  # when the window of this share began, in seconds since the epoch
     renews_at: float
 
@@ -145,7 +145,7 @@ class LedgerRow(Struct, frozen=True, gc=False):
 
     @property
     def requests(self) -> int:
-        """What counts against a limit of requests: 1 if an upstream was asked, 0 if the gateway refused it."""
+        """The count against a limit of requests: 1 if an upstream was asked, 0 if the gateway refused it."""
         return 1 if self.attempts else 0
 
     @property
@@ -155,18 +155,18 @@ class LedgerRow(Struct, frozen=True, gc=False):
 
 
 class Settlement(Struct, frozen=True):
-    """What one process reports in one transaction."""
+    """The report of one process, stored in one transaction."""
 
     rows: Sequence[LedgerRow]
     # What the process still holds of each limit, absolute, with what running requests have reserved; of a limit a
     # minute without it. Not named: unchanged. No grant may be under way: the numbers must contain it.
     shares: Mapping[LimitId, int]
-    # What requests took of limits a minute since the last settlement, less what they gave back when they ended.
-    # Not named: all that the share has become smaller by.
-    taken: Mapping[LimitId, int] = {}
+    # Units that requests reserved of limits a minute since the last settlement, less those that they gave back when
+    # they ended. A limit that is not named: all units by which the share has become smaller.
+    minute_usage: Mapping[LimitId, int] = {}
 
 
-class Settled(Struct, frozen=True):
+class SettlementResult(Struct, frozen=True):
     """The result of a `Settlement`."""
 
     new_rows: int  # rows that were ended by it; the others had been settled before
@@ -200,7 +200,7 @@ class UsageRow(Struct, frozen=True):
 
 
 class Repair(Struct, frozen=True):
-    """What `repair` has done."""
+    """The result of `repair`: how much it changed."""
 
     lost: int = 0  # open rows of killed processes, ended with what they had reserved as their usage
     released: int = 0  # shares of killed processes
@@ -248,7 +248,7 @@ class Store(Protocol):
     async def grant(self, requests: Sequence[GrantRequest]) -> list[Grant]:
         """Enlarge shares of this process, in one transaction."""
 
-    async def settle(self, settlement: Settlement) -> Settled:
+    async def settle(self, settlement: Settlement) -> SettlementResult:
         """Write rows, add what ended requests used, and set the shares of this process, in one transaction."""
 
     async def usage(self, query: UsageQuery) -> list[UsageRow]:
@@ -258,7 +258,7 @@ class Store(Protocol):
         """Return rows of the ledger, newest first."""
 
     async def delete_before(self, moment: float, most: int = 1000) -> int:
-        """Delete at most so many rows of requests that began before; return how many. Sums by day stay."""
+        """Delete at most `most` rows of requests that began before `moment`; return how many. Sums by day stay."""
 
     async def used(self, limit: LimitId) -> tuple[int, int]:
         """Return what ended requests used in the present window of a limit, and the shares of all processes."""

@@ -99,5 +99,5 @@ def refill(used: int, at: float, amount: int, now: float) -> tuple[int, float]:
 
 
 def refill_time(units: int, amount: int) -> float:
-    """Return in how many seconds so many units are free again."""
+    """Return in how many seconds `units` units of a limit of `amount` a minute are free again."""
     return units * _MINUTE / amount if amount else inf

@@ -43,7 +43,7 @@ class Credential(Protocol):
     async def sign(self, request: HttpRequest) -> HttpRequest:
         """Return the request with a signature; each attempt needs its own."""
 
-    async def refused(self, status: int) -> bool:
+    async def on_refusal(self, status: int) -> bool:
         """Handle a refused signature. Return True if the credential was renewed: sign again and retry once."""
 
     def describe(self) -> dict[str, Json]:
@@ -120,27 +120,33 @@ class LazyCredential:
 
     @property
     def expires_at(self) -> float | None:
+        """When the credential expires; None also before its first use."""
         return self._credential.expires_at if self._credential else None
 
     async def sign(self, request: HttpRequest) -> HttpRequest:
+        """Sign a request; the first one creates the credential."""
         if self._credential is None:
             self._credential = await self._create(self.name)
         return await self._credential.sign(request)
 
-    async def refused(self, status: int) -> bool:
-        return self._credential is not None and await self._credential.refused(status)
+    async def on_refusal(self, status: int) -> bool:
+        """Let the credential handle a refused signature; see `Credential.on_refusal`."""
+        return self._credential is not None and await self._credential.on_refusal(status)
 
     async def aclose(self) -> None:
+        """Close the credential, if it has been created."""
         credential = self._credential
         if credential is not None and isinstance(credential, ClosableCredential):
             await credential.aclose()
 
     def describe(self) -> dict[str, Json]:
+        """Return the facts of the credential, or that it has not been used yet."""
         if self._credential is None:
             return {"name": self.name, "type": "login", "state": "not used yet"}
         return self._credential.describe()
 
     def secrets(self) -> list[SecretText]:
+        """Return the secrets of the credential; none before its first use."""
         return self._credential.secrets() if self._credential else []
 
 

@@ -90,19 +90,23 @@ class AwsCredential:
         return sign(request, self._url, self._region, self._keys())
 
     async def sign(self, request: HttpRequest) -> HttpRequest:
+        """Sign a request in a thread, as `sign_blocking` does."""
         return await asyncio.to_thread(self.sign_blocking, request)
 
-    async def refused(self, status: int) -> bool:
+    async def on_refusal(self, status: int) -> bool:
+        """Forget the keys, so that they are looked up again. Return False if a bearer token is used instead."""
         with self._lock:
             self._session_credentials = None  # The next request looks for keys again: the operator may have logged in.
         return not bearer_token()
 
     def describe(self) -> dict[str, Json]:
+        """Return the kind of the credential, its region and its profile."""
         kind = "bearer" if bearer_token() else "sigv4"
         facts: dict[str, Json] = {"name": self.name, "type": kind, "region": self._region}
         return facts | {"profile": self._profile, "expires_at": None}
 
     def secrets(self) -> list[SecretText]:
+        """Return all keys that have signed a request, and the bearer token."""
         return [*self._used, *([token] if (token := bearer_token()) else [])]
 
     def _keys(self) -> Any:

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+JsonObject: TypeAlias = dict[str, Json]
 Raw: TypeAlias = msgspec.Raw  # a part of a payload that is not decoded
 T = TypeVar("T")
 
@@ -156,7 +157,7 @@ def decode_at(text: str, at: int) -> tuple[Json, int]:
     try:
         value, end = _AT.raw_decode(text, at)
     except (RecursionError, ValueError) as error:
-        raise JsonError(_TOO_DEEP if isinstance(error, RecursionError) else "no JSON value", at) from None
+        raise JsonError(_TOO_DEEP if isinstance(error, RecursionError) else "expected a JSON value", at) from None
     return value, end
 
 

@@ -1,4 +1,4 @@
-"""Sentences about values that msgspec refuses: its own messages have the words of Python and of JSON Schema. Pure."""
+"""Explain in plain words why msgspec refused a value; its own messages name Python types and JSON Schema. Pure."""
 
 from __future__ import annotations
 

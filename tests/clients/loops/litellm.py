@@ -17,7 +17,7 @@ def main(provider: str, how: str) -> str:
     messages: list[Any] = [{"role": "user", "content": PROMPT}]
     base = URL if provider == "anthropic" else f"{URL}/v1"
     while True:
-        answer = litellm.completion(
+        response = litellm.completion(
             model=f"{provider}/{MODEL}",
             api_base=base,
             api_key=KEY,
@@ -28,8 +28,8 @@ def main(provider: str, how: str) -> str:
             num_retries=0,
         )
         if how == "stream":
-            answer = litellm.stream_chunk_builder(list(answer), messages=messages)
-        message = answer.choices[0].message
+            response = litellm.stream_chunk_builder(list(response), messages=messages)
+        message = response.choices[0].message
         if not message.tool_calls:
             return str(message.content)
         messages.append(message.model_dump(exclude_none=True))

@@ -19,13 +19,13 @@ def anthropic(how: str) -> str:
         body: Any = {"model": MODEL, "max_tokens": 500, "messages": messages, "tools": tools}
         if how == "stream":
             with client.messages.stream(**body) as stream:
-                answer = stream.get_final_message()
+                response = stream.get_final_message()
         else:
-            answer = client.messages.create(**body)
-        calls = [block for block in answer.content if block.type == "tool_use"]
+            response = client.messages.create(**body)
+        calls = [block for block in response.content if block.type == "tool_use"]
         if not calls:
-            return "".join(block.text for block in answer.content if block.type == "text")
-        messages.append({"role": "assistant", "content": answer.content})
+            return "".join(block.text for block in response.content if block.type == "text")
+        messages.append({"role": "assistant", "content": response.content})
         results = [
             {"type": "tool_result", "tool_use_id": call.id, "content": copy(**_arguments(call))} for call in calls
         ]
@@ -46,10 +46,10 @@ def chat(how: str) -> str:
         body: Any = {"model": MODEL, "messages": messages, "tools": tools}
         if how == "stream":
             with client.chat.completions.stream(**body, stream_options={"include_usage": True}) as stream:
-                answer: Any = stream.get_final_completion()
+                response: Any = stream.get_final_completion()
         else:
-            answer = client.chat.completions.create(**body)
-        message = answer.choices[0].message
+            response = client.chat.completions.create(**body)
+        message = response.choices[0].message
         if not message.tool_calls:
             return str(message.content)
         messages.append(message.model_dump(exclude_none=True, exclude={"parsed"}))
@@ -69,13 +69,13 @@ def responses(how: str) -> str:
         if how == "stream":
             with client.responses.stream(**body) as stream:
                 stream.until_done()
-                answer: Any = stream.get_final_response()
+                response: Any = stream.get_final_response()
         else:
-            answer = client.responses.create(**body)
-        calls = [item for item in answer.output if item.type == "function_call"]
+            response = client.responses.create(**body)
+        calls = [item for item in response.output if item.type == "function_call"]
         if not calls:
-            return str(answer.output_text)
-        items += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in answer.output]
+            return str(response.output_text)
+        items += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in response.output]
         for call in calls:
             result = copy(**json.loads(call.arguments))
             items.append({"type": "function_call_output", "call_id": call.call_id, "output": result})

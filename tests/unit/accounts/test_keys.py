@@ -58,7 +58,7 @@ def test_models_that_a_key_may_ask_for(models: tuple[str, ...], model: str, allo
     assert [account.allows_model(model) for _ in range(2)] == [allowed, allowed]
 
 
-def test_the_answers_about_models_are_bounded() -> None:
+def test_the_results_about_models_are_bounded() -> None:
     account = Account(models=("a*",))
     for number in range(10_000):
         assert account.allows_model(f"a{number}") and not account.allows_model(f"b{number}")

@@ -54,7 +54,7 @@ def test_a_row_of_litellm() -> None:
         off_peak_pricing={},
     )
     found = run({"sample_spec": {"litellm_provider": "one of …"}} | row)
-    assert (found.format, found.taken, found.left_out) == ("LiteLLM", 1, {})
+    assert (found.format, found.imported_names, found.left_out) == ("LiteLLM", 1, {})
     assert only(found) == Price(
         models=("claude-x",),
         provider="anthropic",
@@ -78,7 +78,7 @@ def test_steps_of_litellm() -> None:
     price = only(run(row))
     assert price.rates is not None
     assert (price.models, price.rates.input, price.rates.output) == (("q",), 1_000_000, 2_000_000)
-    assert [(tier.over, tier.rates.input) for tier in price.tiers] == [(32_000, 2_000_000)]
+    assert [(tier.above_tokens, tier.rates.input) for tier in price.tiers] == [(32_000, 2_000_000)]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_names_keep_all_but_the_prefix_of_their_own_provider(name: str, provider
 )
 def test_what_is_left_out_and_why(row: dict[str, Any], reason: str) -> None:
     found = run(row, frozenset({"openai", "bedrock"}))
-    assert (found.taken, found.content.prices, found.left_out) == (0, (), {reason: 1})
+    assert (found.imported_names, found.content.prices, found.left_out) == (0, (), {reason: 1})
 
 
 def test_a_cache_of_0_is_not_a_free_cache() -> None:
@@ -129,12 +129,12 @@ def test_a_cache_of_0_is_not_a_free_cache() -> None:
 def test_equal_prices_are_one_and_different_ones_none() -> None:
     rows = litellm("b") | litellm("openai/b") | litellm("a")  # b is there twice, with one price
     price = only(run(rows))
-    assert (price.models, run(rows).taken) == (("a", "b"), 2)
+    assert (price.models, run(rows).imported_names) == (("a", "b"), 2)
     rows |= (
         litellm("a", input_cost_per_token=1e-06) | litellm("openai/a") | litellm("openai/b", input_cost_per_token=9e-06)
     )
     found = run(rows)
-    assert (found.taken, found.left_out) == (0, {reasons.TWO_PRICES: 4})
+    assert (found.imported_names, found.left_out) == (0, {reasons.TWO_PRICES: 4})
 
 
 def test_a_model_of_models_dev() -> None:
@@ -153,7 +153,7 @@ def test_a_model_of_models_dev() -> None:
 
 def test_the_older_tier_of_models_dev() -> None:
     price = only(run(models_dev(context_over_200k={"input": 6, "output": 22.5})))
-    assert [(tier.over, tier.rates.output) for tier in price.tiers] == [(200_000, 22_500_000)]
+    assert [(tier.above_tokens, tier.rates.output) for tier in price.tiers] == [(200_000, 22_500_000)]
 
 
 def test_providers_of_models_dev() -> None:

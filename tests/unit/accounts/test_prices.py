@@ -17,7 +17,7 @@ ONE = Usage(input=1000)
 
 
 def price(cost: int, *models: str, provider: str = "openai", upstream: str = "", since: date | None = None) -> Price:
-    """Return a price whose input costs so many nano-dollars per thousand tokens."""
+    """Return a price whose input costs `cost` nano-dollars per thousand tokens."""
     rates = fill_rates({"input": cost, "output": 0})
     return Price(models=models, provider="" if upstream else provider, upstream=upstream, rates=rates, valid_from=since)
 
@@ -140,7 +140,7 @@ def test_the_version_changes_with_what_a_cost_depends_on() -> None:
     assert len({version, *(book.version for book in others)}) == 1 + len(others)
 
 
-def test_the_cache_of_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_results_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_CACHED", 10)
     book = PriceBook([[price(1, "gpt-*")]])
     for number in range(100):

@@ -30,7 +30,7 @@ def command(*arguments: str) -> int:
     return main(["agent", *arguments])
 
 
-def test_it_answers_offline_and_shows_its_steps(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_agent_answers_offline_and_shows_its_steps(capsys: pytest.CaptureFixture[str]) -> None:
     assert command('Call get_weather {"city": "Oslo"}', "--tool", "my_agent_tools:get_weather") == 0
     out, err = capsys.readouterr()
     assert out == "The tool answered: Oslo is sunny\n"
@@ -40,7 +40,7 @@ def test_it_answers_offline_and_shows_its_steps(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("more", [["--no-stream"], ["--quiet"]])
-def test_it_may_be_quiet_and_ask_for_whole_answers(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_agent_may_be_quiet_and_ask_for_whole_replies(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command("Good morning", *more) == 0
     out, err = capsys.readouterr()
     assert out == "You said: Good morning\n"
@@ -73,7 +73,7 @@ def test_a_dialect_needs_an_address() -> None:
 
 
 @pytest.mark.parametrize("dialect", ["anthropic", "openai", "bedrock", "gemini"])
-def test_it_asks_a_service_with_the_key_of_the_environment(
+def test_the_agent_asks_a_service_with_the_key_of_the_environment(
     dialect: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MY_KEY", "secret")

@@ -1,4 +1,4 @@
-"""Mission document 004: a malformed response of Bedrock is named at once. Its tests are here under their own names."""
+"""Document 004 of docs/mission.md: a malformed response of Bedrock is named at once. Its tests are here under their own names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tool loop: every call gets exactly one answer, and what cannot be used goes no further."""
+"""The tool loop: every call gets exactly one result, and what cannot be used goes no further."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ from tests.unit.dialects.bedrock_wire import CLAUDE
 
 
 class Scripted:
-    """A client that gives one answer after the other, and keeps what it was asked."""
+    """A client that gives one reply after the other, and keeps what it was asked."""
 
     def __init__(self, *events: list[Event]) -> None:
-        self._answers = list(events)
+        self._replies = list(events)
         self.requests: list[Conversation] = []
 
     def ask(self, conversation: Conversation, timeout: float | None = None) -> Iterator[Events]:
         self.requests.append(conversation)
-        for event in self._answers.pop(0):
+        for event in self._replies.pop(0):
             yield (event,)
 
 
-def answer(*items: Any, why: StopReason | None = None) -> list[Event]:
-    """An answer: texts, and calls as (id, name, arguments)."""
+def reply(*items: Any, why: StopReason | None = None) -> list[Event]:
+    """A reply: texts, and calls as (id, name, arguments)."""
     events: list[Event] = [Started("", "m")]
     for key, item in enumerate(items):
         if isinstance(item, str):
@@ -96,7 +96,7 @@ def calls(conversation: Conversation) -> list[ToolCall]:
     return [block for message in conversation.messages for block in message.blocks if isinstance(block, ToolCall)]
 
 
-# --- step: raw responses, as in document 004
+# --- step: raw responses, as in document 004 of docs/mission.md
 
 
 def raw(*blocks: Any) -> Any:
@@ -174,7 +174,7 @@ def test_a_step_without_calls_is_the_text() -> None:
 
 def test_a_question_is_answered_with_the_help_of_tools() -> None:
     client = Scripted(
-        answer("I look.", ("a", "get", '{"city":"Oslo"}'), ("b", "get", '{"city":"Rome"}')), answer("Sunny.")
+        reply("I look.", ("a", "get", '{"city":"Oslo"}'), ("b", "get", '{"city":"Rome"}')), reply("Sunny.")
     )
     result = AgentRunner(client, [get], model="m", system="Be kind.").run("Weather?")
     assert (result.status, result.text, result.error) == ("done", "Sunny.", "")
@@ -200,7 +200,7 @@ def test_a_question_is_answered_with_the_help_of_tools() -> None:
     ],
 )
 def test_arguments_that_are_no_object_follow_the_rule(arguments: str, message: str) -> None:
-    client = Scripted(answer(("a", "get", arguments)), answer("ok"))
+    client = Scripted(reply(("a", "get", arguments)), reply("ok"))
     AgentRunner(client, [get], model="m").run("x")
     (result,) = results(client.requests[1])
     assert message in result.content[0].text  # type: ignore[union-attr]
@@ -210,7 +210,7 @@ def test_a_tool_that_fails_is_an_error_result_and_the_run_goes_on() -> None:
     def fail() -> None:
         raise RuntimeError("no luck")
 
-    client = Scripted(answer(("a", "fail", "{}")), answer("Sorry."))
+    client = Scripted(reply(("a", "fail", "{}")), reply("Sorry."))
     result = AgentRunner(client, [fail], model="m").run("x")
     assert results(client.requests[1]) == [ToolResult("a", (Text("RuntimeError: no luck"),), is_error=True)]
     assert result.text == "Sorry."
@@ -220,7 +220,7 @@ def test_a_tool_that_ends_its_thread_is_answered_too() -> None:
     def leave() -> None:
         raise SystemExit
 
-    client = Scripted(answer(("a", "leave", "{}")), answer("ok"))
+    client = Scripted(reply(("a", "leave", "{}")), reply("ok"))
     AgentRunner(client, [leave], model="m").run("x")
     assert results(client.requests[1])[0].is_error
 
@@ -233,7 +233,7 @@ def test_calls_run_side_by_side_and_are_answered_in_their_order() -> None:
         time.sleep(0.02 * (3 - n))
         return n
 
-    client = Scripted(answer(*[(f"c{n}", "meet", f'{{"n":{n}}}') for n in range(3)]), answer("ok"))
+    client = Scripted(reply(*[(f"c{n}", "meet", f'{{"n":{n}}}') for n in range(3)]), reply("ok"))
     AgentRunner(client, [meet], model="m").run("x")
     assert [(each.call_id, each.content) for each in results(client.requests[1])] == [
         (f"c{n}", (Text(str(n)),)) for n in range(3)
@@ -241,7 +241,7 @@ def test_calls_run_side_by_side_and_are_answered_in_their_order() -> None:
 
 
 def test_the_limit_of_steps_ends_a_run_with_every_call_answered() -> None:
-    client = Scripted(*[answer((f"c{n}", "get", '{"city":"x"}')) for n in range(3)])
+    client = Scripted(*[reply((f"c{n}", "get", '{"city":"x"}')) for n in range(3)])
     result = AgentRunner(client, [get], model="m", max_steps=3).run("x")
     assert (result.status, len(result.steps)) == ("steps", 3)
     assert "3 steps" in result.error
@@ -254,7 +254,7 @@ def test_the_time_limit_ends_a_run_with_every_call_answered() -> None:
     def wait() -> None:
         release.wait(60)
 
-    client = Scripted(answer(("a", "wait", "{}"), ("b", "get", '{"city":"x"}')))
+    client = Scripted(reply(("a", "wait", "{}"), ("b", "get", '{"city":"x"}')))
     result = AgentRunner(client, [wait, get], model="m", time_limit=0.5).run("x")
     assert not release.is_set()  # it did not wait for the tool
     release.set()
@@ -271,7 +271,7 @@ def test_a_run_can_be_cancelled_while_tools_run() -> None:
         runner.cancel()
         release.wait(60)
 
-    runner = AgentRunner(Scripted(answer(("a", "wait", "{}"))), [wait], model="m")
+    runner = AgentRunner(Scripted(reply(("a", "wait", "{}"))), [wait], model="m")
     result = runner.run("x")
     release.set()
     assert result.status == "cancelled"
@@ -283,24 +283,24 @@ def test_a_run_can_be_cancelled_while_the_model_speaks() -> None:
         if isinstance(event, TextReceived):
             runner.cancel()
 
-    client = Scripted(answer("a", "b", "c"))
+    client = Scripted(reply("a", "b", "c"))
     runner = AgentRunner(client, model="m", watch=watch)
     assert runner.run("x").status == "cancelled"
 
 
-def test_an_answer_that_the_limit_cut_says_so() -> None:
-    result = AgentRunner(Scripted(answer("and so", why=StopReason.LENGTH)), model="m").run("x")
+def test_a_reply_that_the_limit_cut_says_so() -> None:
+    result = AgentRunner(Scripted(reply("and so", why=StopReason.LENGTH)), model="m").run("x")
     assert (result.status, result.text) == ("length", "and so")
     assert result.error
 
 
 def test_a_pause_is_gone_on_with() -> None:
-    client = Scripted(answer("one", why=StopReason.PAUSE), answer("two"))
+    client = Scripted(reply("one", why=StopReason.PAUSE), reply("two"))
     assert AgentRunner(client, model="m").run("x").text == "two"
     assert client.requests[1].messages[-1].role == "assistant"
 
 
-def test_reasoning_goes_back_with_its_seal() -> None:
+def test_reasoning_is_sent_back_with_its_signature() -> None:
     signature = Signature("bedrock", "sig")
     thought: list[Event] = [
         BlockStarted(9, Reasoning("", "bedrock")),
@@ -308,8 +308,8 @@ def test_reasoning_goes_back_with_its_seal() -> None:
         SignatureAdded(9, signature),
         BlockEnded(9),
     ]
-    first = answer(("a", "get", '{"city":"x"}'))
-    client = Scripted([first[0], *thought, *first[1:]], answer("ok"))
+    first = reply(("a", "get", '{"city":"x"}'))
+    client = Scripted([first[0], *thought, *first[1:]], reply("ok"))
     AgentRunner(client, [get], model="m").run("x")
     assert client.requests[1].messages[1].blocks[0] == Reasoning("hm", "bedrock", signature)
 
@@ -324,7 +324,7 @@ def test_reasoning_goes_back_with_its_seal() -> None:
         ),
     ],
 )
-def test_a_failed_answer_ends_the_run(fault: Fault, words: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_reply_ends_the_run(fault: Fault, words: str, caplog: pytest.LogCaptureFixture) -> None:
     result = AgentRunner(Scripted([Started("", "m"), Failed(fault)]), model="m").run("x")
     assert (result.status, result.error) == ("error", words)
     assert result.steps == (StepResult(status="error", message=words),)
@@ -338,7 +338,7 @@ def test_a_mistake_of_ours_is_raised() -> None:
 
 def test_a_watcher_sees_everything_in_its_order() -> None:
     seen: list[RunEvent] = []
-    client = Scripted(answer("I look.", ("a", "get", '{"city":"x"}')), answer("ok"))
+    client = Scripted(reply("I look.", ("a", "get", '{"city":"x"}')), reply("ok"))
     result = AgentRunner(client, [get], model="m", watch=seen.append).run("x")
     kinds = [type(event) for event in seen]
     assert kinds == [
@@ -357,7 +357,7 @@ def test_a_watcher_sees_everything_in_its_order() -> None:
 
 
 def test_a_run_goes_on_from_an_earlier_one() -> None:
-    client = Scripted(answer("one"), answer("two"))
+    client = Scripted(reply("one"), reply("two"))
     runner = AgentRunner(client, [get], model="m")
     earlier = runner.run("first").conversation
     more = runner.run((*earlier.messages, Message("user", (Text("second"),))))
@@ -373,7 +373,7 @@ def test_every_call_has_exactly_one_result(ids: list[str], fails: set[int]) -> N
         return n
 
     named = [(id_, "maybe" if n % 2 else "unknown", f'{{"n":{n}}}') for n, id_ in enumerate(ids)]
-    result = AgentRunner(Scripted(answer(*named), answer("ok")), [maybe], model="m").run("x")
+    result = AgentRunner(Scripted(reply(*named), reply("ok")), [maybe], model="m").run("x")
     assert (
         [each.call_id for each in results(result.conversation)]
         == [call.id for call in calls(result.conversation)]
@@ -461,7 +461,7 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 def test_thinking_is_shown() -> None:
     seen: list[RunEvent] = []
     thought: list[Event] = [BlockStarted(9, Reasoning("", "x")), ReasoningDelta(9, "hm"), BlockEnded(9)]
-    first = answer("ok")
+    first = reply("ok")
     AgentRunner(Scripted([first[0], *thought, *first[1:]]), model="m", watch=seen.append).run("x")
     assert ReasoningReceived("hm") in seen
 
@@ -490,7 +490,7 @@ def test_a_step_mends_ids_as_a_run_does(ids: list[str]) -> None:
     aliases = [call["id"] for call in result.calls]
     assert len(set(aliases)) == len(ids)
     assert all(re.fullmatch(r"[a-zA-Z0-9_.:-]{1,64}", each) for each in aliases)
-    assert [answer["id"] for answer in result.answers] == aliases
+    assert [each["id"] for each in result.answers] == aliases
     assert [each["toolResult"]["toolUseId"] for each in result.tool_results] == aliases
     assert result.assistant_message == {
         "role": "assistant",

@@ -1,4 +1,4 @@
-"""Python functions as tools: their schemas, their arguments, their answers."""
+"""Python functions as tools: their schemas, their arguments, their results."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ def test_parameters_that_cannot_be_named_are_refused() -> None:
 
 
 def test_arguments_come_as_the_functions_own_types() -> None:
-    (answer,) = as_tool(weather).call({"city": "Oslo", "days": "3", "unit": "f", "place": {"city": "x"}})
-    assert answer == Text("Oslo 3 f Place(city='x', zip='')")
+    (response,) = as_tool(weather).call({"city": "Oslo", "days": "3", "unit": "f", "place": {"city": "x"}})
+    assert response == Text("Oslo 3 f Place(city='x', zip='')")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_arguments_that_do_not_fit_are_reported(arguments: Any, words: str) -> N
         ([], (Text("[]"),)),
     ],
 )
-def test_answers(value: Any, content: Any) -> None:
+def test_results_of_tools(value: Any, content: Any) -> None:
     def give() -> Any:
         return value
 

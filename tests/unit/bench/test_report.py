@@ -170,7 +170,7 @@ def test_every_scenario_keeps_the_content_of_the_upstream_response(name: str) ->
     )
 
 
-def test_an_answer_that_lost_a_piece_or_merged_two_is_wrong() -> None:
+def test_a_reply_that_lost_a_piece_or_merged_two_is_wrong() -> None:
     content = canned_response("stream").content
     events = list(canned_response("stream").events)
     lost = response_check.read(b"".join(events[:5] + events[6:]), streamed=True)

@@ -140,7 +140,7 @@ def test_import_writes_the_users_file(run: Run, tmp_path: Path) -> None:
     assert f"wrote {own_file(tmp_path)}: 1 model in 1 price, of LiteLLM" in err
     (price,) = read_price_file(own_file(tmp_path)).prices
     assert (price.models, price.provider, str(price.seen)) == (("gpt-x",), "openai", "2026-03-01")
-    assert [tier.over for tier in price.tiers] == [272_000]
+    assert [tier.above_tokens for tier in price.tiers] == [272_000]
     assert not list(own_file(tmp_path).parent.glob(".*"))  # no temporary file is left
     assert "gpt-x" in run()[1]
 

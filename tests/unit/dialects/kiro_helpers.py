@@ -139,8 +139,8 @@ def client_stream(data: bytes, planned: Plan | None = None, target: str = "anthr
     from dragoman.translate import plan
 
     planned = planned or plan(dialects.get(target), DIALECT, Conversation(MODEL, ()))  # type: ignore[attr-defined]
-    answer = ResponseTranslator(planned, fixed_environment())
-    return answer.feed(data) + answer.close()
+    response = ResponseTranslator(planned, fixed_environment())
+    return response.feed(data) + response.close()
 
 
 def texts(message: dict[str, Any]) -> str:

@@ -95,10 +95,10 @@ def final_message(data: bytes) -> Any:
         for at in range(0, len(data), 13):
             yield data[at : at + 13]
 
-    def answer(request: httpx2.Request) -> httpx2.Response:
+    def respond(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=pieces())
 
-    http = anthropic.DefaultHttpxClient(transport=httpx2.MockTransport(answer))
+    http = anthropic.DefaultHttpxClient(transport=httpx2.MockTransport(respond))
     client = anthropic.Anthropic(api_key="x", base_url="http://loopback.test", max_retries=0, http_client=http)
     with client.messages.stream(model="m", max_tokens=10, messages=[{"role": "user", "content": "?"}]) as stream:
         return stream.get_final_message()

@@ -1,4 +1,4 @@
-"""The checks of the service's rules, and the filters that make requests follow them."""
+"""The rules of Anthropic's API for requests, and the filters that make requests follow them."""
 
 from __future__ import annotations
 

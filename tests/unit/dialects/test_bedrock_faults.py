@@ -185,7 +185,7 @@ def chunk(event: Any) -> bytes:
     return encode_event("chunk", json.dumps({"bytes": data, "p": "abc"}).encode())
 
 
-def test_it_is_anthropics_language() -> None:
+def test_invoke_model_has_the_codec_of_anthropic() -> None:
     assert INVOKE.codec == AnthropicCodec(threads=False)  # InvokeModel keeps no message threads
     assert INVOKE.codec.family == ANTHROPIC.codec.family
     assert INVOKE.binding != ANTHROPIC.binding

@@ -1,4 +1,4 @@
-"""Every rule of the service: a request that breaks it is reported, and refused by the simulator."""
+"""Every rule of Bedrock Converse: a request that breaks it is reported, and refused by the simulator."""
 
 from __future__ import annotations
 
@@ -257,12 +257,12 @@ def test_a_request_that_breaks_a_rule_is_refused_with_the_services_message(
 ) -> None:
     found = DIALECT.codec.breaches(ApiRequest("generate", model, False, body))
     assert [breach for breach in found if breach.rule == f"bedrock.{rule}" and words in breach.detail], found
-    answer = httpx.post(
+    response = httpx.post(
         f"{service.url}/model/{model}/converse", json=body, headers={"authorization": "AWS4-HMAC-SHA256 x"}
     )
-    assert answer.status_code == 400
-    assert answer.headers["x-amzn-errortype"] == "ValidationException"
-    assert any(breach.detail in answer.json()["message"] for breach in found)
+    assert response.status_code == 400
+    assert response.headers["x-amzn-errortype"] == "ValidationException"
+    assert any(breach.detail in response.json()["message"] for breach in found)
 
 
 def test_every_rule_of_the_lint_is_tried_here() -> None:

@@ -169,8 +169,8 @@ def test_boto3_runs_a_tool_loop_whole(service: Simulator) -> None:
         messages.append(first["output"]["message"])
         (call,) = [block["toolUse"] for block in messages[-1]["content"] if "toolUse" in block]
         assert call["input"] == {"city": "Paris"}
-        answer = {"toolUseId": call["toolUseId"], "content": [{"json": {"degrees": 21}}], "status": "success"}
-        messages.append({"role": "user", "content": [{"toolResult": answer}]})
+        response = {"toolUseId": call["toolUseId"], "content": [{"json": {"degrees": 21}}], "status": "success"}
+        messages.append({"role": "user", "content": [{"toolResult": response}]})
         second = client.converse(modelId=CLAUDE, messages=messages, toolConfig=TOOLS)
         assert second["output"]["message"]["content"] == [{"text": 'The tool answered: {"degrees":21}'}]
 
@@ -269,8 +269,8 @@ def test_anthropics_client_for_bedrock_runs_a_tool_loop(invoked: Simulator) -> N
     tool: Any = {"name": "get_weather", "description": "d", "input_schema": SCHEMA}
     messages: Any = [{"role": "user", "content": 'Call get_weather {"city": "Paris"}'}]
     with claude(invoked) as client:
-        with client.messages.stream(model=CLAUDE, max_tokens=99, messages=messages, tools=[tool]) as answer:
-            first = answer.get_final_message()
+        with client.messages.stream(model=CLAUDE, max_tokens=99, messages=messages, tools=[tool]) as response:
+            first = response.get_final_message()
         call = first.content[-1]
         assert call.type == "tool_use"
         assert (call.input, first.stop_reason) == ({"city": "Paris"}, "tool_use")
@@ -294,9 +294,9 @@ def test_anthropics_client_for_bedrock_sees_errors(invoked: Simulator) -> None:
         running_simulator("bedrock.invoke", script=script) as throttled,
         claude(throttled) as client,
         pytest.raises(Exception, match=r"(?i)throttl|slow down"),
-        client.messages.stream(model=CLAUDE, max_tokens=9, messages=[{"role": "user", "content": "x"}]) as answer,
+        client.messages.stream(model=CLAUDE, max_tokens=9, messages=[{"role": "user", "content": "x"}]) as response,
     ):
-        answer.until_done()
+        response.until_done()
 
 
 def test_boto3_invokes_a_model_with_anthropics_body(invoked: Simulator) -> None:
@@ -306,10 +306,10 @@ def test_boto3_invokes_a_model_with_anthropics_body(invoked: Simulator) -> None:
             "max_tokens": 99,
             "messages": [{"role": "user", "content": "hi"}],
         }
-        answer = json.loads(client.invoke_model(modelId=CLAUDE, body=json.dumps(body))["body"].read())
-        assert answer["content"] == [{"type": "text", "text": "You said: hi"}]
+        response = json.loads(client.invoke_model(modelId=CLAUDE, body=json.dumps(body))["body"].read())
+        assert response["content"] == [{"type": "text", "text": "You said: hi"}]
         events = client.invoke_model_with_response_stream(modelId=CLAUDE, body=json.dumps(body))["body"]
         kinds = [json.loads(event["chunk"]["bytes"])["type"] for event in events]
         assert (kinds[0], kinds[-1]) == ("message_start", "message_stop")
         counted = client.count_tokens(modelId=CLAUDE, input={"invokeModel": {"body": json.dumps(body)}})
-        assert counted["inputTokens"] == answer["usage"]["input_tokens"]
+        assert counted["inputTokens"] == response["usage"]["input_tokens"]

@@ -244,9 +244,9 @@ def test_unknown_candidate_fields_are_kept_in_the_same_dialect_and_noted_elsewhe
     events = events_of(data)
     assert [event.kind for event in events if isinstance(event, OpaqueEvent)] == ["candidate"]
     assert b"webSearchQueries" in encode_events(DIALECT, events)
-    answer = ResponseTranslator(plan(registry.get("openai"), DIALECT, EMPTY_REQUEST), fixed_environment())
-    assert b"webSearchQueries" not in answer.feed(data) + answer.close()
-    assert "foreign.event" in [note.rule for note in answer.notes]
+    response = ResponseTranslator(plan(registry.get("openai"), DIALECT, EMPTY_REQUEST), fixed_environment())
+    assert b"webSearchQueries" not in response.feed(data) + response.close()
+    assert "foreign.event" in [note.rule for note in response.notes]
 
 
 # --- writing
@@ -279,8 +279,8 @@ def test_in_the_same_dialect_the_events_become_an_array_on_request() -> None:
     planned = plan(DIALECT, DIALECT, asking_for_an_array())
     assert [note.rule for note in planned.notes] == ["gemini.stream.sse"] and not planned.verbatim
     assert BINDING.wrap(planned.call()).query == "alt=sse"
-    answer = ResponseTranslator(planned, fixed_environment())
-    data = answer.feed(sse(chunk({"text": "a"}), chunk({"text": "b"}, reason="STOP"))) + answer.close()
+    response = ResponseTranslator(planned, fixed_environment())
+    data = response.feed(sse(chunk({"text": "a"}), chunk({"text": "b"}, reason="STOP"))) + response.close()
     assert [part["candidates"][0]["content"]["parts"] for part in json.loads(data)][:2] == [
         [{"text": "a"}],
         [{"text": "b"}],
@@ -322,10 +322,10 @@ data: [DONE]
 def test_half_a_call_is_left_out_if_the_length_cut_it_and_wrapped_if_not(
     reason: bytes, calls: list[str], rule: str
 ) -> None:
-    answer = ResponseTranslator(plan(DIALECT, registry.get("openai"), EMPTY_REQUEST), fixed_environment())
-    reply = assemble_reply(events_of(answer.feed(CUT % reason) + answer.close()))
+    response = ResponseTranslator(plan(DIALECT, registry.get("openai"), EMPTY_REQUEST), fixed_environment())
+    reply = assemble_reply(events_of(response.feed(CUT % reason) + response.close()))
     assert [block.name for block in reply.choices[0].blocks if isinstance(block, ToolCall)] == calls
-    assert rule in [note.rule for note in answer.notes]
+    assert rule in [note.rule for note in response.notes]
 
 
 def test_a_keep_alive_has_no_content_and_is_no_comment() -> None:
@@ -412,9 +412,9 @@ def test_the_message_of_a_bad_request_determines_its_kind(body: bytes, kind: str
 
 
 def test_an_empty_thought_has_no_block_whole_or_streamed() -> None:
-    answer = candidate({"text": "", "thought": True}, {"text": "ok"})
-    assert parsed(whole(answer)).choices[0].blocks == (Text("ok"),)
-    assert assemble_reply(events_of(sse({"candidates": [answer]}))).choices[0].blocks == (Text("ok"),)
+    response = candidate({"text": "", "thought": True}, {"text": "ok"})
+    assert parsed(whole(response)).choices[0].blocks == (Text("ok"),)
+    assert assemble_reply(events_of(sse({"candidates": [response]}))).choices[0].blocks == (Text("ok"),)
 
 
 def test_the_prompt_of_server_tools_is_input_everywhere_and_no_loss() -> None:

@@ -349,11 +349,14 @@ def test_forms_of_output(config: Any, output: Output) -> None:
 def test_a_foreign_call_gets_a_placeholder_where_signatures_are_required() -> None:
     """Gemini 3 refuses the first call of a turn without one; the value is Google's own for this case."""
     turns = [user({"text": "x"}), model(call("a"), call("b")), user(response({}, "a"), response({}, "b"))]
-    for name, seals in (("gemini-3-pro", ["skip_thought_signature_validator", None]), ("gemini-2.5-pro", [None, None])):
+    for name, signatures in (
+        ("gemini-3-pro", ["skip_thought_signature_validator", None]),
+        ("gemini-2.5-pro", [None, None]),
+    ):
         planned = plan(DIALECT, DIALECT, parsed({"contents": turns}, name))
         parts = rendered(planned.translated)["contents"][1]["parts"]
-        assert [each.get("thoughtSignature") for each in parts] == seals
-        assert [note.rule for note in planned.notes] == (["gemini.seal.skip"] if seals[0] else [])
+        assert [each.get("thoughtSignature") for each in parts] == signatures
+        assert [note.rule for note in planned.notes] == (["gemini.signature.skip"] if signatures[0] else [])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The checks of the service's rules, and the filters that make requests follow them."""
+"""The rules of Gemini's API for requests and streams, and the filters that make requests follow them."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_a_result_round_trips_unchanged(value: Any, other: str) -> None:
 
 @pytest.mark.parametrize("other", WITH_ERRORS)
 @pytest.mark.parametrize("value", [{"error": "no"}, {"error": {"code": 1}}, {"error": [1, 2]}], ids=json.dumps)
-def test_so_does_an_error(value: Any, other: str) -> None:
+def test_an_error_round_trips_unchanged(value: Any, other: str) -> None:
     assert there_and_back(value, other) == value
 
 
@@ -279,8 +279,8 @@ IDS = st.sampled_from(["", "a", "b", "call_gemini_1", "call_gemini_2"])
 TOOL_NAMES = st.sampled_from(["f", "g"])
 
 
-class Plainly:
-    """The same by looking through all that wait."""
+class LinearToolCallIds:
+    """Pairs results with calls as `ToolCallIds` does, by a search through all calls that wait."""
 
     def __init__(self) -> None:
         self.ids = ToolCallIds("call_gemini_")
@@ -302,13 +302,13 @@ class Plainly:
 
 @given(st.lists(st.tuples(st.booleans(), IDS, TOOL_NAMES), max_size=30))
 def test_a_result_belongs_to_the_first_call_without_one(items: list[tuple[bool, str, str]]) -> None:
-    pairs, plainly = ToolCallIds("call_gemini_"), Plainly()
+    pairs, reference = ToolCallIds("call_gemini_"), LinearToolCallIds()
     for is_call, call_id, name in items:
         if is_call:
-            plainly.called(pairs.add_call(call_id, name), name)
+            reference.called(pairs.add_call(call_id, name), name)
             continue
-        answered, expected = pairs.match_result(call_id, name), plainly.answered(call_id, name)
-        assert answered == expected or not expected  # without an id and a call, an id is generated
+        matched, expected = pairs.match_result(call_id, name), reference.answered(call_id, name)
+        assert matched == expected or not expected  # without an id and a call, an id is generated
 
 
 def reversed_by_id(count: int) -> Work:

@@ -303,8 +303,8 @@ def test_reasoning_signature_text_usage() -> None:
         ("meteringEvent", {"usage": 0.05, "unit": "credit"}),
     )
     message = parse_message_stream(client_stream(stream))
-    thought, answer = message["content"]
-    assert (thought["thinking"], answer["text"], message["stop_reason"]) == ("12345678", "x" * 40, "end_turn")
+    thought, response = message["content"]
+    assert (thought["thinking"], response["text"], message["stop_reason"]) == ("12345678", "x" * 40, "end_turn")
     assert message["usage"]["output_tokens"] == 12
     assert [
         message["usage"][name] for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
@@ -325,10 +325,10 @@ def test_reasoning_signature_text_usage() -> None:
 
 def test_an_exception_inside_a_200() -> None:
     throttled = exception("ThrottlingException", message="slow down")
-    alone = dragoman.stream_translator(source="kiro", target="anthropic")
-    alone.feed(throttled)
-    assert alone.error is not None
-    assert (alone.error.fault.kind, alone.error.fault.status) == ("rate_limit", 429)
+    lone_error = dragoman.stream_translator(source="kiro", target="anthropic")
+    lone_error.feed(throttled)
+    assert lone_error.error is not None
+    assert (lone_error.error.fault.kind, lone_error.error.fault.status) == ("rate_limit", 429)
     late = parse_message_stream(client_stream(frames(text("Hel")) + throttled))
     assert late["error"] == {"type": "rate_limit_error", "message": "slow down"}
     assert late["stop_reason"] is None
@@ -337,7 +337,7 @@ def test_an_exception_inside_a_200() -> None:
     assert all(each["choices"][0].get("finish_reason") is None for each in chat[:-1])
 
 
-# --- Mission document 002: its examples, verbatim, and its streams chunk by chunk
+# --- Document 002 of docs/mission.md: its examples, verbatim, and its streams chunk by chunk
 
 ARN = "arn:aws:codewhisperer:us-east-1:123456789012:profile/ABCDEFGHIJKL"
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -347,8 +347,10 @@ DONE = "File edited successfully"
 
 def events_by_chunk(*chunks: Any, model: str = MODEL) -> list[list[Any]]:
     """The Anthropic events that each Kiro chunk gives, and last those that the end of the stream gives."""
-    answer = ResponseTranslator(translate_to_kiro(anthropic_request(user("hi"), model=model)).plan, fixed_environment())
-    return [*(parse_sse(answer.feed(frames(each))) for each in chunks), parse_sse(answer.close())]
+    response = ResponseTranslator(
+        translate_to_kiro(anthropic_request(user("hi"), model=model)).plan, fixed_environment()
+    )
+    return [*(parse_sse(response.feed(frames(each))) for each in chunks), parse_sse(response.close())]
 
 
 def kinds(*chunks: Any) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""Mission document 002: its tables, its four common problems, its token counts."""
+"""Document 002 of docs/mission.md: its tables, its four common problems, its token counts."""
 
 from __future__ import annotations
 
@@ -172,10 +172,10 @@ def test_d15_figures_made_from_the_percentage_are_marked_estimated(settings: dic
     """
     counted = ("metadataEvent", {"tokenUsage": {"uncachedInputTokens": 5, "outputTokens": 2, "totalTokens": 7}})
     for more, estimated in (((), True), ((counted,), False)):
-        answer = ResponseTranslator(translate_to_kiro(anthropic_request(user("hi")), **settings).plan)
-        answer.feed(frames(text("Hello"), usage(), *more))
-        answer.close()
-        usage_seen = answer.progress.usage
+        response = ResponseTranslator(translate_to_kiro(anthropic_request(user("hi")), **settings).plan)
+        response.feed(frames(text("Hello"), usage(), *more))
+        response.close()
+        usage_seen = response.progress.usage
         assert usage_seen is not None
         assert usage_seen.estimated is estimated
 

@@ -195,11 +195,11 @@ def test_a_call_without_its_stop_is_not_completed(client: str, ends: tuple[bool,
     assert len(calls) == sum(ends)
     assert choice.stop.reason is StopReason.LENGTH
     assert [note.rule for note in notes].count("kiro.stream.open_call") == ends.count(False)
-    answer = ResponseTranslator(translation_plan, fixed_environment())
-    answer.feed(data)
-    answer.close()
-    assert answer.progress.stop is not None and answer.progress.stop.reason is StopReason.LENGTH
-    assert [note.rule for note in answer.notes].count("kiro.stream.open_call") == ends.count(False)
+    result = ResponseTranslator(translation_plan, fixed_environment())
+    result.feed(data)
+    result.close()
+    assert result.progress.stop is not None and result.progress.stop.reason is StopReason.LENGTH
+    assert [note.rule for note in result.notes].count("kiro.stream.open_call") == ends.count(False)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -257,12 +257,12 @@ def test_no_token_count_fails_a_reply(kind: str, value: Any) -> None:
     ],
 )
 def test_text_that_cannot_be_a_call_is_not_buffered(words: str) -> None:
-    answer = ResponseTranslator(planned("anthropic"), fixed_environment())
+    result = ResponseTranslator(planned("anthropic"), fixed_environment())
     is_buffered = not RawCallScanner(NAMES).feed(words)
-    out = b"".join(answer.feed(text(letter)) for letter in f"Well. {words}")
+    out = b"".join(result.feed(text(letter)) for letter in f"Well. {words}")
     client_text = "".join(json.loads(line[6:])["delta"]["text"] for line in out.splitlines() if b"text_delta" in line)
     assert (client_text == f"Well. {words}") == is_buffered
-    more = b"".join(answer.feed(text(letter)) for letter in "} more words, and then some.")
+    more = b"".join(result.feed(text(letter)) for letter in "} more words, and then some.")
     client_text += "".join(json.loads(line[6:])["delta"]["text"] for line in more.splitlines() if b"text_delta" in line)
     assert client_text == f"Well. {words}}} more words, and then some."
 

@@ -1,5 +1,5 @@
-"""Mission document 003 and docs/decisions/kiro.md#d10: history pairs user and assistant turns, by placeholders or by
-merging."""
+"""History pairs user and assistant turns, by placeholders or by merging: document 003 of docs/mission.md, and
+docs/decisions/kiro.md#d10."""
 
 from __future__ import annotations
 
@@ -276,8 +276,8 @@ def test_system_messages_count_and_stay_when_exchanges_are_removed() -> None:
 
 def test_system_messages_are_no_entries_of_their_own() -> None:
     system = Message("system", (Text("S"),))
-    (ask_, answer), now = MANY[:2], Message("user", (Text("now"),))
-    conversation = Conversation("claude-sonnet-4.5", (ask_, answer, ask_, system, answer, now))
+    (ask_, response), now = MANY[:2], Message("user", (Text("now"),))
+    conversation = Conversation("claude-sonnet-4.5", (ask_, response, ask_, system, response, now))
     fitted, _ = FitSize(200_000, "refuse", 4, False).forward(conversation, Notes(), Facts())
     assert fitted.messages is conversation.messages
     fitted, _ = FitSize(200_000, "refuse", 2, False).forward(conversation, Notes(), Facts())
@@ -307,7 +307,7 @@ def turn(role: Any, *blocks: Any) -> Message:
 
 
 IMAGE = Media("image", "image/png", "base64", "aGk=")
-SEALED = Reasoning("plan", "kiro", Signature("kiro", "sig"))
+SIGNED = Reasoning("plan", "kiro", Signature("kiro", "sig"))
 CALL = ToolCall("t", "f", "{}")
 RESULT = ToolResult("t", (Text("r"),))
 
@@ -322,15 +322,15 @@ RESULT = ToolResult("t", (Text("r"),))
         (turn("user", Text("a"), Text("b")), (Text("a\nb"),), "kiro.text.joined"),
         (turn("assistant", CALL), (Text("."), CALL), "kiro.text.missing"),
         (turn("assistant", CALL, Text("a")), (Text("a"), CALL), "kiro.text.joined"),
-        (turn("assistant", SEALED), (SEALED, Text(".")), "kiro.text.missing"),
+        (turn("assistant", SIGNED), (SIGNED, Text(".")), "kiro.text.missing"),
         (
-            turn("assistant", SEALED, Text("a"), Reasoning("more", "kiro", Signature("kiro", "other"))),
-            (SEALED, Text("a\n<kiro_thinking>more</kiro_thinking>")),
+            turn("assistant", SIGNED, Text("a"), Reasoning("more", "kiro", Signature("kiro", "other"))),
+            (SIGNED, Text("a\n<kiro_thinking>more</kiro_thinking>")),
             "kiro.thinking.wrapped",
         ),
         (
-            turn("assistant", SEALED, Text("a"), Reasoning("", "kiro", Signature("kiro", "x", "redacted"))),
-            (SEALED, Text("a")),
+            turn("assistant", SIGNED, Text("a"), Reasoning("", "kiro", Signature("kiro", "x", "redacted"))),
+            (SIGNED, Text("a")),
             "kiro.thinking.unreadable",
         ),
         (
@@ -349,7 +349,7 @@ def test_a_turn_gets_the_one_form_the_service_has(message: Message, blocks: tupl
 
 @pytest.mark.parametrize(
     "message",
-    [turn("user", RESULT, Text("a"), IMAGE), turn("assistant", SEALED, Text("a"), CALL)],
+    [turn("user", RESULT, Text("a"), IMAGE), turn("assistant", SIGNED, Text("a"), CALL)],
 )
 def test_a_turn_in_that_form_is_unchanged(message: Message) -> None:
     conversation = Conversation("m", (message,))

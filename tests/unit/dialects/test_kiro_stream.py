@@ -130,8 +130,8 @@ def test_a_thought_ends_where_text_begins_and_its_signature_is_joined() -> None:
 
 def test_a_thought_after_a_signature_is_another() -> None:
     data = frames(thought(text="a"), thought(signature="1"), thought(text="b"), thought(signature="2"), call(stop=True))
-    sealed = [Reasoning("a", "kiro", Signature("kiro", "1")), Reasoning("b", "kiro", Signature("kiro", "2"))]
-    assert blocks(data)[:2] == sealed
+    signed = [Reasoning("a", "kiro", Signature("kiro", "1")), Reasoning("b", "kiro", Signature("kiro", "2"))]
+    assert blocks(data)[:2] == signed
 
 
 def test_redacted_thoughts_are_whole() -> None:
@@ -239,7 +239,7 @@ def test_a_missing_id_or_name_is_a_violation_that_names_the_field(body: Body, fi
         decode_stream(frames(("toolUseEvent", body)))
 
 
-# --- ends (docs/decisions/answers.md#d7)
+# --- ends (docs/decisions/responses.md#d7)
 
 
 @pytest.mark.parametrize(
@@ -304,10 +304,10 @@ def test_text_at_a_clean_end_is_an_end_with_a_note_if_no_usage_came() -> None:
 
 
 def test_a_broken_stream_is_never_a_clean_end() -> None:
-    answer = ResponseTranslator(plan(DIALECT, DIALECT, EMPTY_REQUEST), fixed_environment())
-    answer.feed(frames(text("Hello")))
-    answer.close(Fault("server", "reset"))
-    assert answer.fault == Fault("server", "reset")
+    response = ResponseTranslator(plan(DIALECT, DIALECT, EMPTY_REQUEST), fixed_environment())
+    response.feed(frames(text("Hello")))
+    response.close(Fault("server", "reset"))
+    assert response.fault == Fault("server", "reset")
 
 
 def test_half_a_frame_is_truncated() -> None:
@@ -799,8 +799,8 @@ def test_content_that_only_text_can_have_ends_the_search_for_tags() -> None:
 def test_the_buffer_has_a_limit() -> None:
     request = translate_to_kiro(anthropic_request(user("a"), tools=TOOLS))
     words = '[Called Read with args: {"path": "' + "x" * 2**20
-    answer = ResponseTranslator(request.plan, fixed_environment())
-    assert b"x" * 1000 in answer.feed(frames(text(words)))
+    response = ResponseTranslator(request.plan, fixed_environment())
+    assert b"x" * 1000 in response.feed(frames(text(words)))
 
 
 def test_a_parameter_that_is_no_json_is_text() -> None:

@@ -1,4 +1,4 @@
-"""Mission document 000: tool results of every shape reach the service as text. Scenario numbers are the document's."""
+"""Tool results of every shape reach the service as text (docs/mission.md, rows of 000; `TS1.3` is the id of a row)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dragoman.model.blocks import Location, Media, Opaque, Text, ToolResult
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import Facts, Notes
 from dragoman.model.parts import UNREADABLE_LINE
-from dragoman.simulator.kiro.refusals import Profile
+from dragoman.simulator.kiro.refusals import StrictnessProfile
 from dragoman.simulator.kiro.rules import first_refusal
 from dragoman.wire.fields import Fields
 from tests.unit.dialects.kiro_helpers import (
@@ -376,7 +376,7 @@ def test_kiro_translation_complete_tool_flow() -> None:
 
 
 @pytest.mark.parametrize("profile", ["official", "observed", "paranoid"])
-def test_kiro_executor_with_tool_results(profile: Profile) -> None:
+def test_kiro_executor_with_tool_results(profile: StrictnessProfile) -> None:
     """No request with tool results is improperly formed, at any strictness, by either wire protocol."""
     request = translate_to_kiro(body_with(tool_message([text("a"), [None, {"x": 1}], 7])))
     for binding in (KiroBinding(), KiroTargetBinding()):

@@ -127,7 +127,7 @@ def test_an_unknown_tool_choice_is_refused_with_its_place(choice: Any) -> None:
 
 
 @pytest.mark.parametrize("choice", [*FORCED, {"type": "tool", "name": "go"}], ids=json.dumps)
-def test_so_do_responses(choice: Any) -> None:
+def test_responses_accepts_unusual_tool_choices(choice: Any) -> None:
     body = {"input": "hi", "tools": [{"type": "function", "name": "go", "parameters": SCHEMA}], "tool_choice": choice}
     one = isinstance(choice, dict) and "name" in choice
     expected = {"type": "tool", "name": "go"} if one else {"type": "any"}
@@ -144,13 +144,13 @@ def test_so_do_responses(choice: Any) -> None:
         ({"type": "function", "function": {"name": "go"}}, {"type": "tool", "name": "go"}),
     ],
 )
-def test_so_does_anthropic(choice: Any, expected: Any) -> None:
+def test_anthropic_accepts_unusual_tool_choices(choice: Any, expected: Any) -> None:
     body = chatting(max_tokens=9, tools=[{"name": "go", "input_schema": SCHEMA}], tool_choice=choice)
     assert translated(body, "anthropic", "anthropic").body["tool_choice"] == expected
 
 
 @pytest.mark.parametrize("choice", ["any", {"any": {}}])
-def test_so_does_bedrock(choice: Any) -> None:
+def test_bedrock_accepts_unusual_tool_choices(choice: Any) -> None:
     tools = [{"toolSpec": {"name": "go", "inputSchema": {"json": SCHEMA}}}]
     body = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
     body["toolConfig"] = {"tools": tools, "toolChoice": choice}  # type: ignore[assignment]
@@ -325,13 +325,13 @@ def test_a_responses_body_on_chats_path_is_read(target: str) -> None:
     assert [note.action for note in result.notes if note.rule == "openai.responses_body"] == ["changed", "dropped"]
 
 
-def test_it_becomes_a_chat_body_for_chat() -> None:
+def test_a_responses_body_on_chats_path_becomes_a_chat_body() -> None:
     body = translated(AGENT, "openai", "openai").body
     assert not {"input", "instructions", "reasoning", "text", "include", "max_output_tokens"} & body.keys()
     assert [message["role"] for message in body["messages"]] == ["system", "user", "assistant", "tool", "tool", "user"]
-    answer = body["messages"][2]
-    assert (answer["content"], answer["reasoning_content"]) == ("I do.", "I think.")
-    assert [call["type"] for call in answer["tool_calls"]] == ["function", "custom"]
+    response = body["messages"][2]
+    assert (response["content"], response["reasoning_content"]) == ("I do.", "I think.")
+    assert [call["type"] for call in response["tool_calls"]] == ["function", "custom"]
     assert (body["reasoning_effort"], body["verbosity"], body["max_completion_tokens"]) == ("low", "low", 4000)
 
 

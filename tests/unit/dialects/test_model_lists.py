@@ -36,7 +36,7 @@ def test_a_list_that_a_dialect_writes_is_read_again(dialect: str) -> None:
     found, more = page(dialect, shape.render_list(entries))
     assert ([each.name for each in found], more) == (["one", "two/three:4b"], "")
     if dialect != "ollama":  # what Ollama writes is the length of the training
-        assert (found[0].window, found[0].longest_answer) == (1000, 100)
+        assert (found[0].window, found[0].max_output_tokens) == (1000, 100)
 
 
 @pytest.mark.parametrize(

@@ -322,8 +322,8 @@ def test_a_reply_of_another_service_is_written_as_lines() -> None:
             data.feed(read(line({"content": "x"}), line({"tool_calls": [call("go", {"a": 1}, id="c")]}), END)),
         )
     )
-    answer = ResponseTranslator(planned, fixed_environment())
-    lines = [json.loads(each) for each in (answer.feed(stream) + answer.close()).splitlines()]
+    response = ResponseTranslator(planned, fixed_environment())
+    lines = [json.loads(each) for each in (response.feed(stream) + response.close()).splitlines()]
     assert [each["message"]["content"] for each in lines] == ["x", "", ""]
     assert lines[1]["message"]["tool_calls"] == [
         {"id": "c", "function": {"index": 0, "name": "go", "arguments": {"a": 1}}}

@@ -115,12 +115,12 @@ STATUS = {
 @pytest.mark.parametrize("kind", get_args(ErrorKind))
 def test_every_error_kind_is_written_and_read_back(kind: Any) -> None:
     fault = Fault(kind, "because", 502, 3.2, "messages[1]")
-    answer = BINDING.error_response(fault, CODEC.render_fault(fault))
-    assert answer.status == (502 if kind == "server" else STATUS[kind])
-    assert answer.header("retry-after") == "4"
-    body = json.loads(answer.body)
+    response = BINDING.error_response(fault, CODEC.render_fault(fault))
+    assert response.status == (502 if kind == "server" else STATUS[kind])
+    assert response.header("retry-after") == "4"
+    body = json.loads(response.body)
     assert set(body["error"]) == {"message", "type", "param", "code"} and body["error"]["param"] == "messages[1]"
-    assert CODEC.parse_fault(answer).kind == kind
+    assert CODEC.parse_fault(response).kind == kind
 
 
 def test_an_upstreams_status_is_kept_if_it_fits_the_kind() -> None:

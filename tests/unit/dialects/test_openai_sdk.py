@@ -49,8 +49,8 @@ def client(events: Events = (), reply: Reply | None = None, fault: Fault | None 
         assert call is not None and not CODEC.breaches(call)
         conversation = CODEC.parse_request(call)
         if fault is not None:
-            answer = BINDING.error_response(fault, CODEC.render_fault(fault))
-            return httpx.Response(answer.status, headers=dict(answer.headers), content=answer.body)
+            response = BINDING.error_response(fault, CODEC.render_fault(fault))
+            return httpx.Response(response.status, headers=dict(response.headers), content=response.body)
         if reply is not None:
             return httpx.Response(
                 200,
@@ -67,7 +67,7 @@ def client(events: Events = (), reply: Reply | None = None, fault: Fault | None 
     return openai.OpenAI(api_key="k", base_url="http://x.test/v1", max_retries=0, http_client=transport)
 
 
-ANSWER: Events = (
+REPLY: Events = (
     Started("c1", "m1"),
     BlockStarted(0, Reasoning("", "anthropic")),
     ReasoningDelta(0, "thi"),
@@ -97,7 +97,7 @@ ANSWER: Events = (
 
 
 def test_the_stream_helper_assembles_the_reply() -> None:
-    with client(ANSWER).chat.completions.stream(
+    with client(REPLY).chat.completions.stream(
         model="m", messages=MESSAGES, stream_options={"include_usage": True}
     ) as stream:
         for _ in stream:
@@ -115,7 +115,7 @@ def test_the_stream_helper_assembles_the_reply() -> None:
 
 
 def test_details_that_the_helper_assembled_round_trip_with_text_and_signature() -> None:
-    with client(ANSWER).chat.completions.stream(model="m", messages=MESSAGES) as stream:
+    with client(REPLY).chat.completions.stream(model="m", messages=MESSAGES) as stream:
         message = stream.get_final_completion().choices[0].message
     echoed = message.model_dump(exclude_none=True)
     echoed.pop("tool_calls")
@@ -128,7 +128,7 @@ def test_details_that_the_helper_assembled_round_trip_with_text_and_signature() 
 
 def test_raw_iteration_and_usage_only_when_asked() -> None:
     for options, count in (({}, 0), ({"stream_options": {"include_usage": True}}, 1)):
-        pieces = list(client(ANSWER).chat.completions.create(model="m", messages=MESSAGES, stream=True, **options))
+        pieces = list(client(REPLY).chat.completions.create(model="m", messages=MESSAGES, stream=True, **options))
         assert "".join(p.choices[0].delta.content or "" for p in pieces if p.choices) == "Hello"
         assert len([p for p in pieces if p.usage]) == count
 
@@ -183,7 +183,7 @@ def test_a_refusal() -> None:
 
 
 def test_an_error_in_the_stream_raises() -> None:
-    events = (*ANSWER[:12], Failed(Fault("overloaded", "busy", 529)))
+    events = (*REPLY[:12], Failed(Fault("overloaded", "busy", 529)))
     with pytest.raises(openai.APIError, match="busy"):
         list(client(events).chat.completions.create(model="m", messages=MESSAGES, stream=True))
 

@@ -1,4 +1,4 @@
-"""Reading and writing requests: every kind of item, tool and choice, and their translations."""
+"""Reading and writing Responses requests: every kind of item, tool and choice, and their translations."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_every_item_of_codex_survives_a_round_trip() -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_50_every_item_of_codex_is_sent_or_noted_in_other_dialects(name: str) -> None:
-    """Calls of typed tools are calls; server items and tools never go out raw, each with a note."""
+    """Calls of typed tools are calls; server items and tools are never sent raw, each with a note."""
     readable = [
         item for item in CODEX_ITEMS if item["type"] not in ("compaction", "item_reference")
     ]  # these are refused
@@ -597,8 +597,8 @@ def test_a_tool_whose_name_looks_like_that_of_another_in_its_namespace_is_not_mi
         assert home(MET, tools=APART)["tools"] == APART and home(MET, tools=APART)["input"] == MET
     names: list[tuple[str, str | None]] = []
     for whole in offered:
-        answer = (BlockStarted(0, ToolCall("c9", whole)), ArgumentsDelta(0, "{}"), BlockEnded(0))
-        events = ResponseFilters(planned).feed((Started("x", "m"), *answer, Stopped(Stop(StopReason.TOOL)), FINISHED))
+        response = (BlockStarted(0, ToolCall("c9", whole)), ArgumentsDelta(0, "{}"), BlockEnded(0))
+        events = ResponseFilters(planned).feed((Started("x", "m"), *response, Stopped(Stop(StopReason.TOOL)), FINISHED))
         reply: Any = jsonio.decode(
             RESPONSES.codec.render_reply(assemble_reply(events), conversation, fixed_environment())
         )

@@ -1,4 +1,4 @@
-"""The rules of requests and streams, errors in both directions, and the paths."""
+"""The rules of the Responses API for requests and streams; its errors in both directions, and its paths."""
 
 from __future__ import annotations
 

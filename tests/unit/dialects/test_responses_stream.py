@@ -1,4 +1,4 @@
-"""Streams: the encoder writes for the SDK helpers and Codex, and the decoder reads streams of real servers."""
+"""Responses streams: the encoder writes for the SDK helpers and Codex, and the decoder reads streams of real servers."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_items_that_are_open_at_once_have_consecutive_indices_and_stay_separate(
 
 
 @pytest.mark.parametrize("arguments", ['{"cmd": "rm', ""])
-def test_a_call_that_was_cut_is_no_order_to_run_it(arguments: str) -> None:
+def test_a_call_that_was_cut_is_not_complete(arguments: str) -> None:
     items = (BlockStarted(0, ToolCall("c", "f")), ArgumentsDelta(0, arguments), BlockEnded(0, is_complete=False))
     data = parsed_events(encode_events(RESPONSES, (STARTED, *items, Stopped(Stop(StopReason.LENGTH)), FINISHED)))
     assert not [event for event in data if event["type"] in ("response.output_item.done",)]
@@ -218,8 +218,8 @@ def test_the_id_of_another_familys_reply_becomes_a_response_id() -> None:
 
 
 def test_a_ping_is_a_comment() -> None:
-    answer = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST))
-    assert answer.ping() == b": ping\n\n"
+    response = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST))
+    assert response.ping() == b": ping\n\n"
 
 
 # --- the decoder, and fields that real servers omit
@@ -317,8 +317,8 @@ def test_a_part_of_an_unknown_kind_is_sent_once_for_its_place_however_alike_anot
 
 @pytest.mark.parametrize("events", [(BEGUN, words("Hi "), words("there"), ENDED), (words("Hi there"),), (ENDED,)])
 def test_a_stream_that_clients_cannot_read_is_encoded_again_for_responses(events: tuple[dict[str, Any], ...]) -> None:
-    answer = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST), fixed_environment())
-    data = answer.feed(stream(*events, completed())) + answer.close()
+    response = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST), fixed_environment())
+    data = response.feed(stream(*events, completed())) + response.close()
     breaches = {breach.rule for breach in RESPONSES.codec.stream_breaches(frames(data))}
     assert breaches <= {"responses.stream.sequence_number"}, "the server's own frames have none"
     assert parsed_events(data)[-1]["response"]["output"][0]["content"][0]["text"] == "Hi there", "the full output"
@@ -386,9 +386,9 @@ def test_failures_inside_a_stream(last: dict[str, Any], kind: str) -> None:
 @pytest.mark.parametrize("name", registry.names())
 def test_a_stream_that_closes_before_its_last_event_never_looks_complete(name: str) -> None:
     """A truncated stream is an error of the client's dialect; for Responses it is response.failed."""
-    answer = ResponseTranslator(plan(registry.get(name), RESPONSES, Conversation("m", ())), fixed_environment())
-    data = answer.feed(stream(BEGUN, OPENED, words("Hi "))) + answer.close()
-    assert answer.fault is not None
+    response = ResponseTranslator(plan(registry.get(name), RESPONSES, Conversation("m", ())), fixed_environment())
+    data = response.feed(stream(BEGUN, OPENED, words("Hi "))) + response.close()
+    assert response.fault is not None
     assert isinstance(decode_events(registry.get(name), data)[-1], Failed)
 
 
@@ -399,10 +399,10 @@ def test_for_every_upstream_the_stream_ends_with_completed_or_failed(name: str) 
         source, (Started("x", "m"), BlockStarted(0, Text("")), TextDelta(0, "Hi"), BlockEnded(0), *END)
     )
     for cut in (len(whole), len(whole) - 3, len(whole) // 2):
-        answer = ResponseTranslator(plan(RESPONSES, source, Conversation("m", ())), fixed_environment())
-        data = answer.feed(whole[:cut]) + answer.close()
+        response = ResponseTranslator(plan(RESPONSES, source, Conversation("m", ())), fixed_environment())
+        data = response.feed(whole[:cut]) + response.close()
         assert parsed_events(data)[-1]["type"] in ("response.completed", "response.failed", "response.incomplete")
-        assert (parsed_events(data)[-1]["type"] == "response.failed") == (answer.fault is not None)
+        assert (parsed_events(data)[-1]["type"] == "response.failed") == (response.fault is not None)
 
 
 def test_a_custom_tool_through_chat_returns_plain_text() -> None:
@@ -412,8 +412,8 @@ def test_a_custom_tool_through_chat_returns_plain_text() -> None:
     calls = (BlockStarted(0, ToolCall("c", "apply_patch")), ArgumentsDelta(0, '{"input":"*** Begin"}'), BlockEnded(0))
     data = encode_events(chat, (Started("chatcmpl-1", "m"), *calls, Stopped(Stop(StopReason.TOOL)), FINISHED))
     for upstream in (chat, registry.get("openai")):
-        answer = ResponseTranslator(plan(RESPONSES, upstream, conversation), fixed_environment())
-        events = parsed_events(answer.feed(data) + answer.close())
+        response = ResponseTranslator(plan(RESPONSES, upstream, conversation), fixed_environment())
+        events = parsed_events(response.feed(data) + response.close())
         [item] = [event["item"] for event in events if event["type"] == "response.output_item.done"]
         assert (item["type"], item["input"]) == ("custom_tool_call", "*** Begin")
         assert events[-1]["response"]["output"] == [item]
@@ -421,8 +421,8 @@ def test_a_custom_tool_through_chat_returns_plain_text() -> None:
 
 def test_frames_without_content_are_not_relayed() -> None:
     data = b"data: null\n\n" + stream(BEGUN) + b"data: [DONE]\n\n" + stream(completed(MESSAGE), begun=False)
-    answer = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST), fixed_environment())
-    out = answer.feed(data) + answer.close()
+    response = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST), fixed_environment())
+    out = response.feed(data) + response.close()
     assert b"null\n\n" not in out and b"[DONE]" not in out
     assert isinstance(decode_events(RESPONSES, data)[-1], Finished)
 
@@ -449,8 +449,8 @@ def test_log_probabilities_pass_through_for_responses() -> None:
         {"type": "response.output_item.done", "output_index": 0, "item": whole},
         completed(whole, status="completed"),
     )
-    answer = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST))
-    assert answer.feed(data) + answer.close() == data
+    response = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST))
+    assert response.feed(data) + response.close() == data
 
 
 @pytest.mark.parametrize("name", [name for name in registry.names() if name not in ("openai", "responses")])
@@ -462,8 +462,8 @@ def test_free_text_for_a_client_that_has_no_such_tools_is_an_object_whole_or_str
     ended = {"type": "response.output_item.done", "output_index": 0, "item": item}
     end = completed(item, status="completed")
     planned = plan(client, RESPONSES, EMPTY_REQUEST)
-    answer = ResponseTranslator(planned, fixed_environment())
-    events = decode_events(client, answer.feed(stream(added, frame, ended, end)) + answer.close())
+    response = ResponseTranslator(planned, fixed_environment())
+    events = decode_events(client, response.feed(stream(added, frame, ended, end)) + response.close())
     if name != "kiro":  # it has no whole replies
         reply = client.codec.parse_reply(
             translate_whole_reply(planned, json.dumps(end["response"]).encode())[0], EMPTY_REQUEST
@@ -473,15 +473,15 @@ def test_free_text_for_a_client_that_has_no_such_tools_is_an_object_whole_or_str
         ]
     [call] = [block for block in assemble_reply(events).choices[0].blocks if isinstance(block, ToolCall)]
     assert json.loads(call.arguments) == {"raw_arguments": "free"}
-    assert [note.rule for note in answer.notes if note.rule.startswith("arguments")] == ["arguments.wrapped"]
+    assert [note.rule for note in response.notes if note.rule.startswith("arguments")] == ["arguments.wrapped"]
 
 
 def test_for_responses_a_call_that_was_never_done_is_done_before_the_end() -> None:
     """Codex runs only calls that an output_item.done contains."""
     item = {**CALL, "arguments": ARGS, "status": "completed"}
-    answer = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST), fixed_environment())
+    response = ResponseTranslator(plan(RESPONSES, RESPONSES, EMPTY_REQUEST), fixed_environment())
     events = parsed_events(
-        answer.feed(stream(ADDED, delta(ARGS), completed(item, status="completed"))) + answer.close()
+        response.feed(stream(ADDED, delta(ARGS), completed(item, status="completed"))) + response.close()
     )
     assert [each["item"]["arguments"] for each in events if each["type"] == "response.output_item.done"] == [ARGS]
     assert events[-1]["response"]["output"][0]["call_id"] == "c"

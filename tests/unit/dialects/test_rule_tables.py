@@ -275,5 +275,5 @@ def test_a_type_is_read_as_its_first_kind() -> None:
 
 
 def test_a_refusal_has_retry_after_in_whole_seconds() -> None:
-    answer = error_response(Fault("rate_limit", "", retry_after=1.2), 429, b"{}", ("x-more", "1"))
-    assert answer.headers == (("content-type", "application/json"), ("x-more", "1"), ("retry-after", "2"))
+    response = error_response(Fault("rate_limit", "", retry_after=1.2), 429, b"{}", ("x-more", "1"))
+    assert response.headers == (("content-type", "application/json"), ("x-more", "1"), ("retry-after", "2"))

@@ -24,7 +24,7 @@ def _blocks(blocks: tuple[Block | str, ...]) -> tuple[Block, ...]:
 
 
 def apply_filter(filter_: Filter, conversation: Conversation) -> tuple[Conversation, list[Note]]:
-    """The request and its notes after a filter that leaves the answer alone; without a note nothing has changed."""
+    """The request and its notes after a filter that leaves the reply alone; without a note nothing has changed."""
     notes = Notes()
     fitted, back = filter_.forward(conversation, notes, Facts())
     assert back is None

@@ -76,7 +76,7 @@ def assistant(block: Block) -> Conversation:
     [
         (Reasoning("t", "openai"), None, "foreign.reasoning"),
         (Reasoning("t", "", None), None, "foreign.reasoning"),
-        (Reasoning("t", "anthropic"), None, "reasoning.unsealed"),
+        (Reasoning("t", "anthropic"), None, "reasoning.unsigned"),
         (Reasoning("t", "anthropic", Signature("gemini", "s")), None, "foreign.reasoning"),
         (
             Reasoning("", "anthropic", Signature("anthropic", "s")),
@@ -90,8 +90,8 @@ def assistant(block: Block) -> Conversation:
         ),
         (Opaque("openai", {}, "odd"), None, "foreign.block"),
         (Opaque("anthropic", {}, "odd"), Opaque("anthropic", {}, "odd"), ""),
-        (ToolCall("a", "f", signature=Signature("gemini", "s")), ToolCall("a", "f"), "foreign.seal"),
-        (Text("x", signature=Signature("anthropic", "s")), Text("x"), "foreign.seal"),
+        (ToolCall("a", "f", signature=Signature("gemini", "s")), ToolCall("a", "f"), "foreign.signature"),
+        (Text("x", signature=Signature("anthropic", "s")), Text("x"), "foreign.signature"),
         (Text("x", citations=(Opaque("openai", {}),)), Text("x"), "foreign.citation"),
         (Text("x", extra=Extra("openai", {"odd": 1})), Text("x"), "foreign.field odd"),
         (Text("x", extra=Extra("openai", {"odd": 1}, frozenset({"odd"}))), Text("x"), ""),
@@ -103,7 +103,7 @@ def test_assistant_blocks(block: Block, expected: Block | None, rule: str) -> No
     assert rules == ([rule] if rule else [])
 
 
-def test_no_old_image_bricks_a_conversation_but_a_new_one_is_refused() -> None:
+def test_an_old_image_is_left_out_and_a_new_one_is_refused() -> None:
     picture = Media("image", "image/png", "url", "https://example.org/x.png", at=Location("messages[0].content[1]"))
     conversation = Conversation("m", (Message("user", (Text("a"), picture)), Message("assistant", (Text("b"),)), USER))
     sent, rules = fit(conversation)
@@ -122,7 +122,7 @@ def test_media_in_results_never_ends_the_loop_that_called_the_tool() -> None:
     assert rules == ["media.replaced there"]
 
 
-def test_a_text_document_is_given_as_text() -> None:
+def test_a_text_document_is_sent_as_text() -> None:
     sent, rules = fit(
         Conversation("m", (Message("user", (Media("document", "text/plain", "text", "body", "Title"),)),))
     )
@@ -130,7 +130,7 @@ def test_a_text_document_is_given_as_text() -> None:
     assert rules == ["media.as_text"]
 
 
-def test_what_says_something_is_given_as_text() -> None:
+def test_a_part_with_text_of_its_own_is_sent_as_text() -> None:
     data: Json = {"type": "search_result", "title": "Title", "content": [{"type": "text", "text": "body"}]}
     found = Opaque("openai", data, "search_result")
     sent, rules = fit(Conversation("m", (Message("user", (found, ToolResult("a", (found,)))),)))
@@ -211,10 +211,10 @@ WITH_A_SLOT = [name for name in registry.names() if name not in ("gemini", "kiro
 def filtered_reply(
     client: str, blocks: tuple[Block, ...], why: StopReason = StopReason.TOOL
 ) -> tuple[Events, list[str]]:
-    ways = ResponseFilters(plan(registry.get(client), GEMINI, EMPTY_REQUEST))
-    events = ways.feed(reply_events(Reply("r", "claude-x", (Choice(blocks, Stop(why)),)), ways.keys))
+    filters = ResponseFilters(plan(registry.get(client), GEMINI, EMPTY_REQUEST))
+    events = filters.feed(reply_events(Reply("r", "claude-x", (Choice(blocks, Stop(why)),)), filters.keys))
     check(events)
-    return events, [note.rule for note in ways.notes]
+    return events, [note.rule for note in filters.notes]
 
 
 def sent_back(client: str, blocks: tuple[Block, ...], upstream_config: str = "gemini") -> tuple[Block, ...]:
@@ -230,7 +230,7 @@ def sent_back(client: str, blocks: tuple[Block, ...], upstream_config: str = "ge
 @pytest.mark.parametrize("client", WITH_A_SLOT)
 def test_the_signatures_of_calls_return_through_every_client_that_has_a_slot(client: str, streamed: bool) -> None:
     events, rules = filtered_reply(client, SIGNED)
-    assert "seal.no_place" not in rules
+    assert "signature.no_place" not in rules
     dialect = registry.get(client)
     got = assemble_reply(decode_events(dialect, encode_events(dialect, events))) if streamed else assemble_reply(events)
     seen = dialect.codec.parse_reply(dialect.codec.render_reply(got, EMPTY_REQUEST, fixed_environment()), EMPTY_REQUEST)
@@ -245,9 +245,9 @@ def test_the_signatures_of_calls_return_through_every_client_that_has_a_slot(cli
 @pytest.mark.parametrize("upstream", ["anthropic", "openai"])
 @pytest.mark.parametrize("streamed", [True, False])
 def test_signed_thinking_returns_through_a_gemini_client(upstream: str, streamed: bool) -> None:
-    sealed = (Reasoning("hm", upstream, Signature(upstream, "s1")), ToolCall("call_1", "read", "{}"))
-    ways = ResponseFilters(plan(GEMINI, registry.get(upstream), EMPTY_REQUEST))
-    events = ways.feed(reply_events(Reply("r", "claude-x", (Choice(sealed, Stop(StopReason.TOOL)),)), ways.keys))
+    signed = (Reasoning("hm", upstream, Signature(upstream, "s1")), ToolCall("call_1", "read", "{}"))
+    filters = ResponseFilters(plan(GEMINI, registry.get(upstream), EMPTY_REQUEST))
+    events = filters.feed(reply_events(Reply("r", "claude-x", (Choice(signed, Stop(StopReason.TOOL)),)), filters.keys))
     if streamed:
         seen = assemble_reply(decode_events(GEMINI, encode_events(GEMINI, events)))
     else:
@@ -259,7 +259,7 @@ def test_signed_thinking_returns_through_a_gemini_client(upstream: str, streamed
     )
 
 
-def test_a_calls_signature_rides_on_an_empty_thought_right_before_it() -> None:
+def test_a_calls_signature_is_sent_in_an_empty_thought_right_before_it() -> None:
     events, _ = filtered_reply("anthropic", SIGNED)
     begun = [event.block for event in events if isinstance(event, BlockStarted)]
     kinds = [type(block).__name__ for block in begun]
@@ -272,13 +272,13 @@ def test_a_calls_signature_rides_on_an_empty_thought_right_before_it() -> None:
     assert carrier.family == "anthropic"
 
 
-def test_a_texts_signature_rides_before_what_comes_next_and_no_answer_ends_with_a_thought() -> None:
-    """`claude -p` prints the last block if it is a text: a thought after it would be an empty answer."""
+def test_a_texts_signature_comes_before_the_next_block_and_no_reply_ends_with_a_thought() -> None:
+    """`claude -p` prints the last block if it is a text: a thought after it would be an empty reply."""
     text, closing = Text("a", signature=Signature("gemini", "MQ==")), Text("", signature=Signature("gemini", "Mg=="))
     events, rules = filtered_reply("anthropic", (text, Text("b"), closing), StopReason.END)
     begun = [event.block for event in events if isinstance(event, BlockStarted)]
     assert [type(block).__name__ for block in begun] == ["Text", "Reasoning", "Text"]
-    assert rules == ["seal.no_place"]
+    assert rules == ["signature.no_place"]
     assert sent_back("anthropic", assemble_reply(events).choices[0].blocks) == (text, Text("b"))
 
 
@@ -288,7 +288,7 @@ def test_a_signature_without_its_call_is_dropped_with_a_note() -> None:
     filter_ = CarrySignatures(Capabilities(), "anthropic", Capabilities(traits=traits("signed_content")))
     sent, _ = filter_.forward(Conversation("m", (USER, Message("assistant", (carrier, Text("x"))))), notes, Facts())
     assert sent.messages[1].blocks == (Text("x"),)
-    assert [note.rule for note in notes] == ["seal.no_call"]
+    assert [note.rule for note in notes] == ["signature.no_call"]
 
 
 @pytest.mark.parametrize("owner", [None, "", "call_1", "naïve id.with dots"])
@@ -370,7 +370,7 @@ def test_a_block_of_the_line_alone_goes_whole() -> None:
     assert translation.body["messages"] == [{"role": "user", "content": "hi"}]
 
 
-def test_it_is_no_loss() -> None:
+def test_the_attribution_line_is_not_noted_as_a_loss() -> None:
     translation = dragoman.translate_request(
         body_with(blocks(LINE)), source="anthropic", target="openai", losses="refuse"
     )

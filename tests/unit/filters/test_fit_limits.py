@@ -34,7 +34,7 @@ def fitted(target: Capabilities, **fields: object) -> tuple[Conversation, list[s
     return sent, [note.rule for note in notes]
 
 
-def test_more_than_one_answer_is_refused_at_n() -> None:
+def test_more_than_one_reply_is_refused_at_n() -> None:
     with pytest.raises(Unrepresentable, match=r"^n: "):
         fitted(Capabilities(), choices=2)
     assert fitted(Capabilities(traits=traits("choices")), choices=2)[0].choices == 2
@@ -168,7 +168,7 @@ def forward(
     return fitted, list(notes), make_back(notes, BlockKeys())
 
 
-def answer(back: ResponseFilter, *calls: tuple[str, str], id_: str = "msg_1") -> list[tuple[str, str]]:
+def reply_calls(back: ResponseFilter, *calls: tuple[str, str], id_: str = "msg_1") -> list[tuple[str, str]]:
     stream: Events = (Started(id_, "m"), *(BlockStarted(key, ToolCall(*each)) for key, each in enumerate(calls)))
     return [
         (e.block.id, e.block.name)
@@ -213,7 +213,7 @@ def test_ids_alike_in_their_first_characters_stay_distinct() -> None:
     assert fit_alphabet("x" * 80 + "1", NARROW) != fit_alphabet("x" * 80 + "2", NARROW)
 
 
-def test_a_name_is_the_same_everywhere_and_comes_back_in_the_answer() -> None:
+def test_a_name_is_the_same_everywhere_and_comes_back_in_the_reply() -> None:
     conversation = Conversation(
         "m",
         (
@@ -234,7 +234,7 @@ def test_a_name_is_the_same_everywhere_and_comes_back_in_the_answer() -> None:
         ("tools.renamed", "renamed", "tools[0]"),
         ("ids.renamed", "renamed", "the call"),
     ]
-    assert answer(back, ("1", name), ("2", "mcp_a_b"), ("3", "mcp.a.b")) == [
+    assert reply_calls(back, ("1", name), ("2", "mcp_a_b"), ("3", "mcp.a.b")) == [
         ("1", "mcp.a.b"),
         ("2", "mcp_a_b"),
         ("3", "mcp.a.b"),
@@ -255,26 +255,26 @@ def test_a_call_without_an_id_gets_one_that_is_the_same_every_time() -> None:
     notes = Notes()
     _, make_back = RenameTools(TARGET).forward(EMPTY, notes, Facts())
     assert make_back is not None
-    first = answer(make_back(notes, BlockKeys()), ("", "read"), ("", "read"))
-    assert first == answer(make_back(Notes(), BlockKeys()), ("", "read"), ("", "read"))
+    first = reply_calls(make_back(notes, BlockKeys()), ("", "read"), ("", "read"))
+    assert first == reply_calls(make_back(Notes(), BlockKeys()), ("", "read"), ("", "read"))
     assert len({id_ for id_, _ in first}) == 2
     assert all(re.fullmatch("call_[0-9a-f]{24}", id_) for id_, _ in first)
     assert [(note.rule, note.action) for note in notes] == [("ids.minted", "added")] * 2
 
 
-def test_minted_ids_of_one_conversation_differ_even_if_the_upstream_names_no_answer() -> None:
+def test_minted_ids_of_one_conversation_differ_even_if_the_upstream_names_no_reply() -> None:
     _, _, first = forward(EMPTY)
     _, _, second = forward(Conversation("m", (Message("user", (Text("go"),)),)))
-    assert answer(first, ("", "read"), id_="") != answer(second, ("", "read"), id_="")
+    assert reply_calls(first, ("", "read"), id_="") != reply_calls(second, ("", "read"), id_="")
 
 
 def test_an_id_that_the_conversation_has_used_is_not_given_again() -> None:
-    """Some upstreams begin with call_0 in every answer; clients that pair by id alone then loop."""
+    """Some upstreams begin with call_0 in every reply; clients that pair by id alone then loop."""
     notes = Notes()
     conversation = Conversation("m", (Message("assistant", (ToolCall("call_0", "read"),)),))
     _, make_back = RenameTools(TARGET).forward(conversation, notes, Facts())
     assert make_back is not None
-    (first, _), (second, _), (third, _) = answer(
+    (first, _), (second, _), (third, _) = reply_calls(
         make_back(notes, BlockKeys()), ("call_0", "read"), ("call_1", "read"), ("call_1", "read")
     )
     assert second == "call_1"
@@ -391,8 +391,8 @@ def test_both_slots_of_openai_fit(source: str, target: str) -> None:
     translation = dragoman.translate_request(body, source=source, target=target)
     assert len(translation.body["user"]) == len(translation.body["safety_identifier"]) == 64
     assert sorted(note.at for note in translation.notes if note.rule == "user.hashed") == ["safety_identifier", "user"]
-    alone = {**ASKING[source], "safety_identifier": "s" * 100, "model": "m"}
-    translation = dragoman.translate_request(alone, source=source, target=source)
+    request = {**ASKING[source], "safety_identifier": "s" * 100, "model": "m"}
+    translation = dragoman.translate_request(request, source=source, target=source)
     assert len(translation.body["safety_identifier"]) == 64
 
 

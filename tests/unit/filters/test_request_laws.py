@@ -98,7 +98,7 @@ def test_a_free_target_takes_any_order() -> None:
     assert alternate(FREE, *messages) == (messages, [])
 
 
-def test_without_prefill_an_answer_at_the_end_is_followed_by_a_question() -> None:
+def test_without_prefill_a_reply_at_the_end_is_followed_by_a_question() -> None:
     messages, notes = alternate(NO_PREFILL, user("a"), assistant("b"))
     assert messages == (user("a"), assistant("b"), CONTINUE)
     assert [(note.rule, note.action) for note in notes] == [("turn.placeholder", "added")]
@@ -192,7 +192,7 @@ def fold(target: Capabilities, *messages: Message, leading: tuple[Text, ...] = (
         pytest.param(
             [user("a"), assistant("b"), system("s"), assistant("c")],
             [user("a"), assistant("b"), user("[System] s"), assistant("c")],
-            id="between answers",
+            id="between replies",
         ),
         pytest.param(
             [user("a"), assistant("b"), system("s")], [user("a"), assistant("b"), user("[System] s")], id="at the end"
@@ -243,7 +243,7 @@ def test_elsewhere_it_stands_before_the_first_user_turn() -> None:
 
 
 @pytest.mark.parametrize("rest", [(), (assistant("b"), user("a"))])
-def test_it_stands_before_a_filler_where_the_user_does_not_begin(rest: tuple[Message, ...]) -> None:
+def test_the_system_text_comes_before_a_filler_where_the_user_does_not_begin(rest: tuple[Message, ...]) -> None:
     fitted, notes = fold(NONE, *rest, leading=SYSTEM)
     assert fitted.messages == (user(*SYSTEM, "Go on"), *rest)
     assert [note.rule for note in notes] == ["system.folded", "turn.placeholder"]
@@ -295,11 +295,11 @@ def test_the_system_text_is_cleaned_too() -> None:
 @pytest.mark.parametrize(
     ("messages", "filled"),
     [
-        pytest.param([user("a"), assistant(" ")], [user("a")], id="an answer at the end goes"),
+        pytest.param([user("a"), assistant(" ")], [user("a")], id="a reply at the end is removed"),
         pytest.param([user("a"), user(" ")], [user("a")], id="a second question goes"),
         pytest.param([user("a"), system("s"), user("")], [user("a"), system("s")], id="over a system message too"),
         pytest.param(
-            [user("a"), assistant("b"), assistant("")], [user("a"), assistant("b")], id="a second answer goes"
+            [user("a"), assistant("b"), assistant("")], [user("a"), assistant("b")], id="a second reply is removed"
         ),
         pytest.param([user("a"), system(" "), assistant("b")], [user("a"), assistant("b")], id="a system message goes"),
         pytest.param([user(" ")], [user(".")], id="the only question stays"),
@@ -307,7 +307,7 @@ def test_the_system_text_is_cleaned_too() -> None:
             [user("a"), assistant("b"), user("")], [user("a"), assistant("b"), user(".")], id="the last stays"
         ),
         pytest.param(
-            [user("a"), assistant(""), user("c")], [user("a"), assistant("."), user("c")], id="an answer between stays"
+            [user("a"), assistant(""), user("c")], [user("a"), assistant("."), user("c")], id="a reply between stays"
         ),
         pytest.param(
             [user(RESULT), assistant(), user("c")], [user(RESULT), assistant("."), user("c")], id="results stay apart"
@@ -337,7 +337,7 @@ def test_a_cache_mark_moves_to_the_block_before_if_that_can_carry_it(
     assert fitted.messages[1].blocks == expected
 
 
-def test_the_last_answer_does_not_end_with_white_space() -> None:
+def test_the_last_reply_does_not_end_with_white_space() -> None:
     fitted, notes = fill(user("a"), assistant("{ "), assistant(" "))
     assert fitted.messages == (user("a"), assistant("{"))
     assert [note.rule for note in notes] == ["text.blank", "turn.empty", "text.trailing_space"]
@@ -347,7 +347,7 @@ def test_turns_that_meet_where_a_system_message_went_are_joined_as_a_reader_woul
     assert fill(user(RESULT), system(" "), user("a"))[0].messages == (user(RESULT, "a"),)
 
 
-def test_earlier_answers_and_questions_may() -> None:
+def test_earlier_replies_and_questions_may() -> None:
     assert fill(user("a "), assistant("b "), user("c "))[1] == []
 
 

@@ -128,7 +128,7 @@ def test_a_call_that_goes_on_after_its_json_was_whole_fails_the_stream() -> None
     assert back.feed((FINISHED,)) == ()
 
 
-def test_what_is_held_is_bounded_and_past_it_the_stream_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_buffered_is_bounded_and_past_it_the_stream_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.filters.response.BUFFER_LIMIT", 10)
     back, _ = back_of(SerializeBlocks())
     back.feed((Started("r", "m"), BlockStarted(0, Text("")), BlockStarted(1, ToolCall("b", "g"))))
@@ -155,7 +155,7 @@ def test_what_is_held_is_bounded_and_past_it_the_stream_fails(monkeypatch: pytes
     ],
 )
 def test_the_stop_reason_follows_the_content(blocks: list[Event], reported: StopReason, right: StopReason) -> None:
-    """The stop reason follows from the calls (docs/decisions/answers.md#d6)."""
+    """The stop reason follows from the calls (docs/decisions/responses.md#d6)."""
     back, notes = back_of(FixStopReason(pauses=True))
     out = back.feed(stream(*blocks, why=reported))
     (stopped,) = [event for event in out if isinstance(event, Stopped)]
@@ -199,7 +199,7 @@ def test_arguments_that_begin_as_an_object_stream_live() -> None:
         assert back.feed(batch) is batch
 
 
-def test_arguments_that_are_no_object_are_held_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_that_are_no_object_are_buffered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.filters.calls.BUFFER_LIMIT", 5)
     back, _ = back_of(WrapArguments(OBJECT, OBJECT))
     out = back.feed((Started("r", "m"), *call(0, "f", "abcdef", end=False)))
@@ -284,7 +284,7 @@ SLOT = Capabilities(traits=traits("reasoning", "signature_slot"), signatures=fro
 
 
 @given(strategies.signatures)
-def test_a_marked_seal_returns_to_its_family(signature: Signature) -> None:
+def test_a_marked_signature_returns_to_its_family(signature: Signature) -> None:
     assert unmark_signature(mark_signature(signature)) == MarkedSignature(signature)
     assert unmark_signature(signature.data) is None
 
@@ -297,8 +297,8 @@ def test_what_we_did_not_mark_is_not_unmarked(text: str) -> None:
 
 
 def thought(family: str, signature: Signature | None) -> list[Event]:
-    sealed: list[Event] = [SignatureAdded(0, signature)] if signature else []
-    return [BlockStarted(0, Reasoning("", family)), ReasoningDelta(0, "hm"), *sealed, BlockEnded(0)]
+    signature_events: list[Event] = [SignatureAdded(0, signature)] if signature else []
+    return [BlockStarted(0, Reasoning("", family)), ReasoningDelta(0, "hm"), *signature_events, BlockEnded(0)]
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def thought(family: str, signature: Signature | None) -> list[Event]:
         ("openai", Signature("openai", "hi", "encrypted"), Signature("anthropic", "dragoman1.openai.encrypted.aGk")),
     ],
 )
-def test_a_foreign_seal_travels_marked_and_is_restored(
+def test_a_foreign_signature_travels_marked_and_is_restored(
     family: str, signature: Signature | None, marked: Signature | None
 ) -> None:
     """Reasoning goes back to the family that thought it (docs/decisions/signatures.md#d50)."""
@@ -325,17 +325,17 @@ def test_a_foreign_seal_travels_marked_and_is_restored(
     assert sent.messages[0].blocks == (Reasoning("hm", family, signature),)
 
 
-def test_a_seal_without_a_place_is_dropped_with_a_note() -> None:
+def test_a_signature_without_a_place_is_dropped_with_a_note() -> None:
     back, notes = back_of(CarrySignatures(SLOT, "anthropic", Capabilities()))
     text: list[Event] = [BlockStarted(1, Text("")), SignatureAdded(1, Signature("gemini", "x")), BlockEnded(1)]
     assert not any(isinstance(event, SignatureAdded) for event in back.feed(stream(*text)))
-    assert rules(notes) == ["seal.no_place"]
+    assert rules(notes) == ["signature.no_place"]
 
 
-# --- drop_foreign, the answer half
+# --- drop_foreign, the reply half
 
 
-def test_what_the_client_does_not_know_is_left_out_of_the_answer() -> None:
+def test_what_the_client_does_not_know_is_left_out_of_the_reply() -> None:
     extra = Extra("openai", {"fingerprint": 1, "created": 2}, frozenset({"created"}))
     client = Capabilities(media=frozenset())
     back, notes = back_of(DropForeign(client, "anthropic", Capabilities(), "openai"))

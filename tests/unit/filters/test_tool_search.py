@@ -118,7 +118,7 @@ def test_a_model_without_a_search_gets_the_tools_loaded_and_the_history_as_text(
 
 
 @pytest.mark.parametrize("client", list(BODIES))
-def test_there_and_back_gives_the_same_search(client: str) -> None:
+def test_a_search_translated_to_the_other_dialect_and_back_is_the_same(client: str) -> None:
     other = {"anthropic": "responses", "responses": "anthropic"}[client]
     body = sent(planned(client, other, {"responses": "gpt-5.4", "anthropic": "claude-sonnet-4-5"}[other]))
     path = BODIES[other][0]

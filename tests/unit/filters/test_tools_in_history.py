@@ -313,7 +313,7 @@ def test_two_tools_that_would_have_one_name_are_refused() -> None:
         sent_to("openai", responses([QUESTION], [SEARCH_TOOL, function("tool_search")]))
 
 
-ANSWER: Events = (
+SEARCH_REPLY: Events = (
     Started("r", "m"),
     BlockStarted(0, ToolCall("s9", "tool_search")),
     ArgumentsDelta(0, '{"q":'),
@@ -326,7 +326,7 @@ ANSWER: Events = (
 
 def test_a_call_of_the_search_comes_back_as_the_item_that_the_client_waits_for() -> None:
     conversation = responses([QUESTION], [SEARCH_TOOL])
-    events = ResponseFilters(sent_to("openai", conversation)).feed(ANSWER)
+    events = ResponseFilters(sent_to("openai", conversation)).feed(SEARCH_REPLY)
     whole: Any = jsonio.decode(RESPONSES.codec.render_reply(assemble_reply(events), conversation, fixed_environment()))
     frames = [
         jsonio.decode(payload.data)
@@ -350,7 +350,7 @@ def test_the_summary_of_the_past_travels(target: str, role: str) -> None:
     block = {"type": "compaction", "content": "We chose blue.", "tool_changes": [definition("inline")]}
     planned = sent_to(target, anthropic([{"role": role, "content": [block]}, USER], [tool("Read")]))
     assert "We chose blue." in text_of(planned)
-    assert planned.translated.messages[0].role == "user", "the summary is what the model is told, not what it said"
+    assert planned.translated.messages[0].role == "user", "the summary is sent to the model, not a reply of it"
     assert names(planned) == ["Read", "inline"]
     assert "compaction.as_text" in rules(planned)
 
@@ -409,7 +409,7 @@ def test_a_wish_to_compact_is_refused() -> None:
     assert raised.value.at == "context_management[0]"
 
 
-def test_a_compaction_in_an_answer_is_noted_for_a_client_that_has_none() -> None:
+def test_a_compaction_in_a_reply_is_noted_for_a_client_that_has_none() -> None:
     body = {"type": "message", "id": "m", "role": "assistant", "model": "m", "stop_reason": "end_turn"}
     usage = {"input_tokens": 1, "output_tokens": 1}
     content = [{"type": "compaction", "content": "Past."}, {"type": "text", "text": "hi"}]
@@ -465,7 +465,7 @@ def test_a_choice_names_the_declared_tool(choice: dict[str, Any]) -> None:
         )
 
 
-def test_an_answer_names_the_tool_that_the_client_declared() -> None:
+def test_a_reply_names_the_tool_that_the_client_declared() -> None:
     translation = dragoman.translate_request(
         {"model": "m", "max_tokens": 9, "messages": [USER], "tools": [tool("X")]},
         source="anthropic",

@@ -44,13 +44,13 @@ class BreakerHarness:
     def fail(self, times: int = 1, error: Exception | None = None, **scope: str) -> None:
         for _ in range(times):
             permit = self.enter(**scope)
-            permit.failed(error or Reset("broken"))  # type: ignore[arg-type]
+            permit.report_failed(error or Reset("broken"))  # type: ignore[arg-type]
             permit.close()
 
     def succeed(self, times: int = 1, **scope: str) -> None:
         for _ in range(times):
             permit = self.enter(**scope)
-            permit.succeeded()
+            permit.report_succeeded()
             permit.close()
 
     def refuses(self, **scope: str) -> CooldownActive | None:
@@ -135,7 +135,7 @@ def test_exactly_one_probe_is_sent_after_five_seconds(harness: BreakerHarness) -
     assert harness.refuses() is not None
     [row] = harness.breaker.describe()
     assert isinstance(row, dict) and row["state"] == "probing"
-    probe.succeeded()
+    probe.report_succeeded()
     probe.close()
     assert harness.refuses() is None and not harness.breaker.describe()
 
@@ -165,7 +165,7 @@ def test_a_probe_succeeds_when_its_response_begins(harness: BreakerHarness) -> N
     harness.fail(5)
     harness.clock.now += 5
     probe = harness.enter()
-    probe.accepted()
+    probe.report_accepted()
     assert harness.refuses() is None
     probe.close()
 
@@ -173,8 +173,8 @@ def test_a_probe_succeeds_when_its_response_begins(harness: BreakerHarness) -> N
 def test_streams_that_break_after_their_start_open_the_breaker(harness: BreakerHarness) -> None:
     for _ in range(5):
         permit = harness.enter()
-        permit.accepted()
-        permit.failed(Reset("in the middle"))
+        permit.report_accepted()
+        permit.report_failed(Reset("in the middle"))
         permit.close()
     assert harness.refuses() is not None
 
@@ -183,9 +183,9 @@ def test_requests_that_began_before_the_breaker_opened_do_not_count(harness: Bre
     late = [harness.enter() for _ in range(3)]
     harness.fail(5)
     harness.clock.now += 1
-    late[0].failed(TimedOut("late"))
-    late[1].succeeded()
-    late[2].accepted()
+    late[0].report_failed(TimedOut("late"))
+    late[1].report_succeeded()
+    late[2].report_accepted()
     refusal = harness.refuses()
     assert refusal is not None and refusal.seconds_left == 4
 
@@ -209,9 +209,9 @@ def test_there_is_never_more_than_one_probe_and_success_always_closes_the_breake
         elif out:
             permit, probe = out.pop()
             if step == "ok":
-                permit.succeeded()
+                permit.report_succeeded()
             elif step == "fail":
-                permit.failed(Reset("x"))
+                permit.report_failed(Reset("x"))
             permit.close()
             if step == "ok" and probe:
                 assert not harness.breaker.describe()
@@ -340,7 +340,7 @@ def test_the_number_of_scopes_is_bounded(harness: BreakerHarness) -> None:
 def test_an_upstream_without_a_breaker_always_gets_requests(harness: BreakerHarness) -> None:
     for _ in range(9):
         permit = harness.breaker.enter("up", "key", "m", guarded=False)
-        permit.failed(refused("quota", 60.0))
+        permit.report_failed(refused("quota", 60.0))
         permit.close()
     assert harness.refuses() is None
 

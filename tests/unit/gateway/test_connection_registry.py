@@ -91,9 +91,9 @@ def test_a_connection_whose_request_was_just_read_is_not_closed() -> None:
     """Regression: a flood of 64 connections in one turn closed all that had sent something, a client with a key among them."""
 
     async def run() -> None:
-        async def answer(_: object) -> None: ...
+        async def respond(_: object) -> None: ...
 
-        carrier = HttpServer(answer)
+        carrier = HttpServer(respond)
         with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as stack:
             listening.setblocking(False)
             acceptor = Acceptor(listening, carrier, most=8, max_of_peer=lambda _: 8, on_exhausted=lambda _: None)
@@ -177,7 +177,7 @@ def test_a_connection_whose_bytes_wait_to_be_read_is_not_closed_as_silent() -> N
     assert connections.shed() is ShedResult.CLOSED and second.closed
 
 
-# --- Who made an answer is remembered within bounds, and only its own client may ask about it
+# --- Who made a response is remembered within bounds, and only its own client may ask about it
 
 RESPONSES = registry.get("responses")
 

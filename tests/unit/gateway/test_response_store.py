@@ -62,7 +62,7 @@ def test_the_limits_are_those_of_the_documentation() -> None:
         6 * 3600,
     )
     page = Path("docs/dialects/responses.md").read_text()
-    assert "at most 1000 answers, 64 MB and 6 hours" in page
+    assert "at most 1000 responses, 64 MB and 6 hours" in page
 
 
 def test_the_number_is_bounded_and_the_oldest_is_removed_first() -> None:
@@ -111,10 +111,10 @@ def streamed_response_id(
     if fails:
         events = (Started("x", "m"), BlockStarted(0, Text("")), TextDelta(0, "Hel"), BlockEnded(0))
         events = (*events, Failed(Fault("server", "broke")))
-    answer = ResponseTranslator(
+    response = ResponseTranslator(
         planned, fixed_environment(), encoder=store.encoder(planned, fixed_environment()) if store else None
     )
-    data = answer.feed(encode_events(CHAT, events)) + answer.close()
+    data = response.feed(encode_events(CHAT, events)) + response.close()
     first = next(line for line in data.split(b"\n") if line.startswith(b"data: "))
     return str(jsonio.decode(first[6:])["response"]["id"])  # type: ignore[index,call-overload]
 
@@ -172,8 +172,8 @@ def test_a_response_has_its_previous_id_and_notes_locate_earlier_messages_there(
     now = read("two", previous_response_id=response_id)
     planned, _ = response_store.plan(KEY, RESPONSES, CHAT, now, model="m", settings=TranslationSettings())
     assert planned.notes and {note.at.partition(".")[0] for note in planned.notes} == {"previous_response_id"}
-    answer = ResponseTranslator(planned, fixed_environment())
-    data = answer.feed(encode_events(CHAT, STREAMS["text"])) + answer.close()
+    response = ResponseTranslator(planned, fixed_environment())
+    data = response.feed(encode_events(CHAT, STREAMS["text"])) + response.close()
     assert data.count(b'"previous_response_id":"%b"' % response_id.encode()) == 3
 
 
@@ -194,7 +194,7 @@ def test_a_large_conversation_is_stored_as_bytes(monkeypatch: pytest.MonkeyPatch
 
 def test_a_stored_response_has_its_whole_limit_and_one_over_it_is_sent_but_not_stored() -> None:
     """The encoder keeps a text for its last event, and the store keeps it, too: neither takes the other's room."""
-    limits = ResponseLimits(answer=100_000)
+    limits = ResponseLimits(max_bytes=100_000)
     memory = ResponseStore()
     planned, store = memory.plan(
         KEY, RESPONSES, CHAT, read("?", stream=True), model="m", settings=TranslationSettings()
@@ -204,16 +204,16 @@ def test_a_stored_response_has_its_whole_limit_and_one_over_it_is_sent_but_not_s
     events = (Started("x", "m"), *block, Stopped(Stop(StopReason.END)), FINISHED)
     assert store is not None
     budget = ResponseBudget(limits)
-    answer = ResponseTranslator(
+    response = ResponseTranslator(
         planned, fixed_environment(), budget=budget, encoder=store.encoder(planned, fixed_environment(), budget)
     )
-    assert text.encode() in answer.feed(encode_events(CHAT, events)) and answer.fault is None
+    assert text.encode() in response.feed(encode_events(CHAT, events)) and response.fault is None
     assert len(memory) == 1
     unused = ResponseStore()
     store = unused.saver(KEY, RESPONSES, read("?"))
     assert store is not None
     encoder = RESPONSES.codec.encoder(read("?"), fixed_environment())
-    small = response_store._SavingEncoder(encoder, store, ResponseBudget(ResponseLimits(answer=100)))
+    small = response_store._SavingEncoder(encoder, store, ResponseBudget(ResponseLimits(max_bytes=100)))
     sent = b"".join(payload.data for payload in small.feed(events))
     assert text.encode() in sent and len(unused) == 0
 

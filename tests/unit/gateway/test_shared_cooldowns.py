@@ -48,12 +48,12 @@ class Process:
         for _ in range(times):
             permit = self.enter(credential, upstream)
             Process.now += 1
-            permit.failed(error)
+            permit.report_failed(error)
             permit.close()
 
     def succeed(self, permit: Permit) -> None:
-        permit.accepted()
-        permit.succeeded()
+        permit.report_accepted()
+        permit.report_succeeded()
         permit.close()
 
     @property
@@ -269,7 +269,7 @@ def test_processes_agree_when_all_events_have_arrived_in_any_order(
             if step == "success":
                 process.succeed(permit)
             elif step != "probe":
-                permit.failed(refused() if step == "refused" else Reset("broken"))
+                permit.report_failed(refused() if step == "refused" else Reset("broken"))
             permit.close()
         events += process.take()
     for process in processes:

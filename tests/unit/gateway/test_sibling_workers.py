@@ -24,7 +24,7 @@ from dragoman.gateway.response_store import (
     ResponseStore,
 )
 from dragoman.gateway.shared_responses import (
-    OneProcess,
+    NoSharedResponses,
     SharedResponses,
     WantedResponses,
     missing_responses,
@@ -145,8 +145,8 @@ def test_received_bytes_are_counted_and_an_error_of_the_count_is_raised(tmp_path
     assert sum(counted) < size
 
 
-def test_an_answer_over_the_limit_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_responses, "_MAX_ANSWER_BYTES", 100_000)
+def test_a_response_over_the_limit_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_responses, "_MAX_RESPONSE_BYTES", 100_000)
 
     async def task(shared: SharedResponses, workers: list[Worker]) -> FoundResponses:
         workers[1].store.keep(OWNER, "resp_1", PickledConversation(bytes(200_000), ()))
@@ -247,7 +247,7 @@ def test_only_what_this_process_does_not_know_is_asked_for() -> None:
 
 def test_one_process_finds_nothing_elsewhere() -> None:
     async def run() -> FoundResponses:
-        shared: SharedResponses = OneProcess()
+        shared: SharedResponses = NoSharedResponses()
         await shared.forget(OWNER, "resp_1")
         return await shared.find(WantedResponses(OWNER, ("resp_1",)), ignore)
 

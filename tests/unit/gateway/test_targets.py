@@ -191,7 +191,7 @@ def test_the_list_has_at_most_2000_names_and_a_figure_for_each_that_is_known() -
     many = [ListedModel(f"m-{number}", 1000, 10) for number in range(3000)]
     entries = known_models(config(preset("vllm")), {"u": many})
     assert len(entries) == MAX_ENTRIES == 2000
-    assert (entries[0].window, entries[0].longest_answer, entries[0].source) == (1000, 10, "list")
+    assert (entries[0].window, entries[0].max_output_tokens, entries[0].source) == (1000, 10, "list")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The tricky cases of docs/dialects/raw_tools.md#cases, by number. Those about frames are in test_components.py."""
+"""The odd texts of docs/dialects/raw_tools.md#cases, each with a label. Those about frames are in test_components.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LOG_1 = (
     'headers in /usr/include...", "subagent_type": "explore"}'
 )
 _LOG_2 = '{"description": "Explore network headers", "prompt": "…"}'
-# Appendix A of document 001, chunk by chunk: markers come alone, everything has a blank before it.
+# The log of docs/mission.md, row 001.37, chunk by chunk: markers come alone, everything has a blank before it.
 LOG = [
     f" {SB}", f" {CB}", " functions", ".task", ":", "45", f" {AB}", *re.split("(?<= )", " " + _LOG_1), f" {CE}",
     f" {CB}", " functions", ".task", ":", "46", f" {AB}", *re.split("(?<= )", " " + _LOG_2), f" {CE}", f" {SE}",
@@ -158,24 +158,29 @@ CASES: list[Case] = [
     Case("35", [(REASONING, "hm <|tool_calls_sec"), (TEXT, "x")], "x", "hm <|tool_calls_sec", why=StopReason.END),
     _text("42", f"bash:0{AB}{LS}{SE}", _bash()),
     _text("42 (after text)", f"I look. functions.bash:0 {AB}{LS}{SE}", _bash(), shown="I look. "),
-    # beyond the table: what its rules say
+    # what follows from the rules of docs/raw_tools.md
     _text(
-        "rule 10",
+        "cut in the arguments",
         section(call("functions.bash:0", '{"command":')),
         _bash('{"command":', complete=False),
         why=StopReason.END,
     ),
-    _text("rule 11", section(call("functions.bash:0", LS)) + "\n\n", _bash()),
-    _text("rule 11, think", section(call("functions.bash:0", LS)) + "\n</think>\n\ndone", _bash(), shown="\n\ndone"),
+    _text("line ends after the section", section(call("functions.bash:0", LS)) + "\n\n", _bash()),
     _text(
-        "rule 11, strays",
+        "</think> after the section",
+        section(call("functions.bash:0", LS)) + "\n</think>\n\ndone",
+        _bash(),
+        shown="\n\ndone",
+    ),
+    _text(
+        "stray markers",
         f"a{CE}b{SE}c<|im_end|>d{AB}e",
         shown="abcde",
         auto_text=f"a{CE}b{SE}c<|im_end|>d{AB}e",
     ),
-    _text("rule 11, end", section(call("functions.bash:0", LS)) + "<|im_end|>", _bash()),
+    _text("<|im_end|> after the section", section(call("functions.bash:0", LS)) + "<|im_end|>", _bash()),
     _text(
-        "rule 13, header",
+        "cut in the header",
         f"{SB}{CB}functions.ba",
         finish=StopReason.LENGTH,
         why=StopReason.LENGTH,

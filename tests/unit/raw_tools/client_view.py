@@ -1,4 +1,4 @@
-"""An answer of an openai upstream through the library, and what a client of each dialect sees of it."""
+"""A reply of an openai upstream through the library, and what a client of each dialect sees of it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ClientView(Struct):
 
 
 def client_request(client: str, tools: Sequence[dict[str, Any]] = TOOLS, **more: Any) -> Translated:
-    """A request of a client, as it is known when the answer comes."""
+    """A request of a client, as it is known when the reply comes."""
     body = {"model": "m", "messages": [{"role": "user", "content": "go"}], **more}
     if tools:
         body["tools"] = [*tools]
@@ -127,7 +127,7 @@ def _anthropic(out: bytes, rules: set[str]) -> ClientView:
 
 
 def whole_reply(deltas: Iterable[Delta], finish: str = "stop") -> dict[str, Any]:
-    """The same answer as a whole reply."""
+    """The same reply as a whole reply."""
     message: dict[str, Any] = {"role": "assistant", "content": None}
     calls: list[Any] = []
     for delta in deltas:

@@ -13,7 +13,7 @@ from tests.unit.raw_tools.samples import AB, CB, CE, SB, SE, TOOLS, call, end, s
 
 
 class Sample(Struct, frozen=True):
-    """An answer, and what comes of it: text, calls as (name, JSON text), reasoning."""
+    """A reply, and what comes of it: text, calls as (name, JSON text), reasoning."""
 
     text: str
     content: str = ""

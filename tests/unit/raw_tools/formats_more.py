@@ -6,7 +6,7 @@ from functools import partial
 
 from dragoman.model.conversation import ToolSpec
 from dragoman.wire.jsonio import Json
-from tests.unit.raw_tools.formats import answer
+from tests.unit.raw_tools.formats import reply
 from tests.unit.raw_tools.formats_known import Sample
 
 _PROPERTIES: dict[str, Json] = {
@@ -39,7 +39,7 @@ _CALL_NOW = '{"name": "now", "arguments": {}}'
 _LLAMA = '{"name": "forecast", "parameters": {"city": "Oslo"}}'
 
 
-_one = partial(answer, tools=TOOLS)
+_one = partial(reply, tools=TOOLS)
 
 
 def _text(text: str, *, by_name: bool = False) -> Sample:

@@ -92,6 +92,6 @@ SPELLINGS: dict[str, tuple[str, Render]] = {
 }
 # `auto` does not look for these.
 BY_NAME_ONLY = frozenset(table.name for table in TABLES if table.by_name_only)
-# A call only where the answer begins.
+# A call only where the reply begins.
 AT_START = frozenset({"pythonic", *(table.name for table in TABLES if table.at_start)})
 MISSING = sorted(_SHIPPED - set(_ALL))  # a table that ships without a renderer fails a test

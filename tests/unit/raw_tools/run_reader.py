@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 from dragoman.filters.raw_tools.bodies import make_reader
-from dragoman.filters.raw_tools.readers import BodyReader, CallsReader, EndOfCall, NamedCall, Piece
+from dragoman.filters.raw_tools.readers import BodyReader, CallPiece, CallsReader, EndOfCall, NamedCall
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.values import UNKNOWN_PARAMETER, ParameterSchema
 from tests.unit.raw_tools.samples import all_cuts
@@ -36,7 +36,7 @@ def no_schemas(tool: str, parameter: str) -> ParameterSchema:
     return UNKNOWN_PARAMETER
 
 
-def feed(reader: BodyReader, pieces: Iterable[str], out: list[Piece]) -> str:
+def feed(reader: BodyReader, pieces: Iterable[str], out: list[CallPiece]) -> str:
     """Feed the pieces as the engine does: what the reader leaves it sees again. Gives what it left at last."""
     unread = ""
     for piece in pieces:
@@ -55,7 +55,7 @@ def run(
 ) -> ReaderResult:
     """Feed the pieces; if it `ends`, finish the reader after them."""
     reader = make_reader(table, shapes)
-    out: list[Piece] = []
+    out: list[CallPiece] = []
     unread = feed(reader, pieces, out)
     if ends and not (reader.is_over or reader.failed):
         unread = unread[reader.finish(unread, 0, out) :]
@@ -63,7 +63,7 @@ def run(
     return ReaderResult(_calls(reader, out), left, reader.is_over, reader.failed, reader.closed, reader.valid)
 
 
-def _calls(reader: BodyReader, out: list[Piece]) -> tuple[tuple[str, str, bool | None], ...]:
+def _calls(reader: BodyReader, out: list[CallPiece]) -> tuple[tuple[str, str, bool | None], ...]:
     if not isinstance(reader, CallsReader):
         return (("", "".join(piece for piece in out if isinstance(piece, str)), reader.valid),)
     calls: list[tuple[str, str, bool | None]] = []

@@ -10,7 +10,15 @@ from typing import TypeAlias
 from msgspec import Struct, structs
 
 from dragoman.filters.raw_tools import CallIds, DeclaredTools, Engine, RawTools
-from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Channel, Mode, Output, TextOutput
+from dragoman.filters.raw_tools.outputs import (
+    Arguments,
+    CallEnded,
+    CallStarted,
+    Channel,
+    EngineOutput,
+    Mode,
+    TextOutput,
+)
 from dragoman.model import assemble
 from dragoman.model.blocks import Reasoning, Text
 from dragoman.model.blocks import ToolCall as CallBlock
@@ -72,7 +80,7 @@ BASH = Call("functions.bash:0", "bash", LS)
 
 
 class FilteredResponse(Struct, frozen=True):
-    """All that an answer says, in the order in which it says it."""
+    """All that a reply says, in the order in which it says it."""
 
     content: tuple[ChannelText | Call, ...]
     why: StopReason = StopReason.END
@@ -141,7 +149,7 @@ def outputs(
     trailing_text: bool = True,
     native: str = "",
     think_tags: bool = False,
-) -> list[Output]:
+) -> list[EngineOutput]:
     """What the engine says, neighbouring pieces of one kind joined. `native`: the id of a native call that came first."""
     engine = Engine(
         choice,
@@ -154,14 +162,14 @@ def outputs(
     )
     if native:
         engine.add_native_call(native)
-    emitted: list[Output] = []
+    emitted: list[EngineOutput] = []
     for piece in pieces:
         emitted += engine.feed(piece) if isinstance(piece, str) else engine.feed(piece[1], piece[0])
     return merge_adjacent([*emitted, *engine.close()])
 
 
-def merge_adjacent(emitted: Iterable[Output]) -> list[Output]:
-    joined: list[Output] = []
+def merge_adjacent(emitted: Iterable[EngineOutput]) -> list[EngineOutput]:
+    joined: list[EngineOutput] = []
     for output in emitted:
         last = joined[-1] if joined else None
         if (
@@ -251,7 +259,7 @@ def collect_response(events: Iterable[Event], rules: frozenset[str] = frozenset(
     return FilteredResponse(tuple(parts.values()), why, rules)
 
 
-def calls_of(emitted: Sequence[Output]) -> list[tuple[str, object, bool | None]]:
+def calls_of(emitted: Sequence[EngineOutput]) -> list[tuple[str, object, bool | None]]:
     """Name, arguments as a value (or as text, if they are no JSON), whether it is complete; None: it never ended."""
     found: list[tuple[str, object, bool | None]] = []
     name, arguments = "", ""

@@ -150,7 +150,7 @@ ANTHROPIC = {"tools": [{"name": "search", "input_schema": {"type": "object"}}]}
 
 @pytest.fixture
 def text(tmp_path: Path) -> str:
-    file = tmp_path / "answer.txt"
+    file = tmp_path / "response.txt"
     file.write_text(TEXT)
     return str(file)
 
@@ -311,11 +311,11 @@ def _short_forms() -> dict[str, str]:
 
 def _examples() -> list[tuple[str, str]]:
     list_formats = re.findall(rf"^\| {_SPAN} \| (call|text) \|", _section("What counts"), re.MULTILINE)
-    return [(_written(answer), result) for _, answer, result in list_formats]
+    return [(_written(response), result) for _, response, result in list_formats]
 
 
-def _written(answer: str) -> str:
-    text = answer.replace("\\|", "|").replace("⏎", "\n").replace("⇥", "\t")
+def _written(response: str) -> str:
+    text = response.replace("\\|", "|").replace("⏎", "\n").replace("⇥", "\t")
     for name, form in _short_forms().items():
         text = form.join(re.split(rf"\b{name}\b", text))
     return text
@@ -329,14 +329,14 @@ def test_the_table_of_examples_is_read() -> None:
     assert sorted(_short_forms()) == ["BARE", "KIMI", "TAG"]
 
 
-@pytest.mark.parametrize(("answer", "result"), EXAMPLES)
-def test_what_counts(answer: str, result: str) -> None:
-    for pieces in all_cuts(answer):
+@pytest.mark.parametrize(("response", "result"), EXAMPLES)
+def test_what_counts(response: str, result: str) -> None:
+    for pieces in all_cuts(response):
         emitted = outputs(pieces, "auto", [tool("bash", "command")])
         calls = [each.name for each in emitted if isinstance(each, CallStarted)]
         assert calls == (["bash"] if result == "call" else []), pieces
         if result == "text":
-            assert "".join(each.text for each in emitted if isinstance(each, TextOutput)) == answer
+            assert "".join(each.text for each in emitted if isinstance(each, TextOutput)) == response
 
 
 def test_every_format_has_its_place() -> None:

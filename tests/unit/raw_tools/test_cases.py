@@ -133,7 +133,7 @@ def test_text_stays_in_the_field_it_came_in() -> None:
         assert (filtered.text(REASONING), filtered.text()) == ("a <|toolc", "b <|toold")
 
 
-# --- Mission document 001: what its text and its algorithm say of sections, parts, states and limits
+# --- Document 001 of docs/mission.md: what its text and its algorithm say of sections, parts, states and limits
 
 ARGUMENTS = '{"description": "Explore core C headers", "n": 1.50, "s": "\\u00e9 <|x|>"}'
 CALL = f"{CB} functions.task:45 {AB} {ARGUMENTS} {CE}"
@@ -146,7 +146,7 @@ def client_stream(*pieces: str, field: str = "reasoning", tools: Any = None, **o
 
 
 def written(chunks: Iterable[dict[str, Any]]) -> list[bytes]:
-    """What goes out for each chunk."""
+    """Return what is sent for each chunk."""
     output = io.BytesIO()
     transformer = ToolCallTransformer(output)
     rows = []
@@ -164,7 +164,7 @@ def test_a_whole_section_in_one_chunk() -> None:
     ]
 
 
-def test_text_before_and_after_the_section_goes_out_at_once() -> None:
+def test_text_before_and_after_the_section_is_sent_at_once() -> None:
     before, opened, called, after = written({"reasoning": each} for each in ("I look.", SB, CALL + SE, " Done."))
     assert json.loads(before[6:])["choices"][0]["delta"] == {"reasoning": "I look."}
     assert opened == b""
@@ -223,7 +223,7 @@ def test_after_the_section_a_second_one_is_read() -> None:
     assert found.texts["reasoning"].strip() == "and"
 
 
-def test_over_a_megabyte_what_is_held_goes_out_and_the_next_section_is_read() -> None:
+def test_over_a_megabyte_the_buffer_is_sent_and_the_next_section_is_read() -> None:
     long = f'{CB}functions.task:0{AB}{{"a": "{"x" * BUFFER_LIMIT}"}}{CE}'
     found = client_stream(SB, long, SE, SB, CALL, SE, mode="buffered")
     assert [call["id"] for call in found.calls] == ["functions.task:45"]

@@ -462,12 +462,12 @@ def test_two_hundred_transformers_fed_in_turn_write_what_each_writes_alone() -> 
             if at < len(chunks):
                 transformer.transform(chunks[at])
     for output, chunks in zip(outputs, streams, strict=True):
-        alone = io.BytesIO()
-        transformer = ToolCallTransformer(alone, TOOLS)
+        other = io.BytesIO()
+        transformer = ToolCallTransformer(other, TOOLS)
         for each in chunks:
             transformer.transform(each)
-        assert output.getvalue() == alone.getvalue()
-        assert b'"functions.bash:' in alone.getvalue()
+        assert output.getvalue() == other.getvalue()
+        assert b'"functions.bash:' in other.getvalue()
 
 
 # --- frames as text

@@ -147,7 +147,7 @@ def test_a_call_of_nothing_but_words_has_failed(words: str) -> None:
     assert found.failed and not found.text
 
 
-def test_what_is_too_long_to_be_held_goes_out_as_a_string() -> None:
+def test_what_is_too_long_to_be_buffered_is_sent_as_a_string() -> None:
     inner = marked("<city>a</city>") * (BUFFER_LIMIT // 30)
     body = marked("<shipping>") + inner + marked("</shipping><count>1</count></invoke>")
     for size in (len(body), 4097):

@@ -59,7 +59,7 @@ from tests.unit.raw_tools.samples import (
     stream,
 )
 
-WITHOUT_REQUEST = Conversation("m", ())  # the translation of an answer alone
+WITHOUT_REQUEST = Conversation("m", ())  # the translation of a reply alone
 
 
 def back_of(
@@ -73,7 +73,7 @@ def back_of(
 # --- what does not change
 
 
-def test_an_answer_without_calls_keeps_every_frame_as_the_same_object() -> None:
+def test_a_reply_without_calls_keeps_every_frame_as_the_same_object() -> None:
     response_filter = back_of()
     frames = [
         (REASONING, "I think, "),
@@ -87,7 +87,7 @@ def test_an_answer_without_calls_keeps_every_frame_as_the_same_object() -> None:
 
 
 @given(events())
-def test_other_answers_come_back_unchanged(expected: tuple[Event, ...]) -> None:
+def test_other_replies_come_back_unchanged(expected: tuple[Event, ...]) -> None:
     may_begin = grammar_of("auto").search_marker
     texts = [event.text for event in expected if isinstance(event, TextDelta | ReasoningDelta)]
     assume(not any(may_begin(text) or text[:1].isspace() or text[:1] in "{[" for text in texts))
@@ -163,7 +163,7 @@ def test_for_a_client_that_takes_one_block_at_a_time_the_text_is_closed_before_t
 
 
 def test_reasoning_is_closed_before_a_call_so_that_the_call_streams_live() -> None:
-    """The OpenAI encoder, for one, makes all wait while reasoning is open: it may still be sealed."""
+    """The OpenAI encoder, for one, makes all wait while reasoning is open: it may still get a signature."""
     response_filter = back_of()
     pieces = [
         (REASONING, f"plan{SB}{CB}functions.bash:0{AB}"),
@@ -181,7 +181,7 @@ def test_reasoning_is_closed_before_a_call_so_that_the_call_streams_live() -> No
     )
 
 
-def test_a_seal_that_comes_after_a_call_has_a_block_to_stand_on() -> None:
+def test_a_signature_that_comes_after_a_call_gets_a_block_of_its_own() -> None:
     signature = SignatureAdded(0, Signature("openai", "sig"))
     frames: list[Events] = [
         (Started("r", "m"),),
@@ -326,8 +326,8 @@ def history(*calls: tuple[str, str]) -> tuple[Message, ...]:
 
 def test_an_id_the_conversation_has_is_not_given_again() -> None:  # case 41
     request = conversation(messages=history(("functions.read_file:0", "read_file")))
-    answer = run_filter(stream([(TEXT, section(call("functions.read_file:0", '{"path":"b"}')))]), None, request)
-    (new_call,) = answer.calls
+    response = run_filter(stream([(TEXT, section(call("functions.read_file:0", '{"path":"b"}')))]), None, request)
+    (new_call,) = response.calls
     assert new_call.id == "functions.read_file:1"
     later = conversation(messages=history(("functions.read_file:0", "read_file"), (new_call.id, "read_file")))
     sent, _ = RawTools().forward(later, Notes(), Facts())
@@ -413,7 +413,7 @@ def test_ids_keep_to_the_clients_alphabet() -> None:
     assert again.id not in ids[:1]
 
 
-def test_equal_answers_get_equal_ids() -> None:
+def test_equal_replies_get_equal_ids() -> None:
     text = '<tool_call>{"name": "bash", "arguments": {}}</tool_call>' * 2
     ids = [[each.id for each in run_filter(stream([(TEXT, text)])).calls] for _ in range(2)]
     assert ids[0] == ids[1]
@@ -460,7 +460,7 @@ def test_a_request_without_tools_is_parsed_by_a_named_table_alone() -> None:
     assert [each.name for each in run_filter(stream([(TEXT, task)])).calls] == ["task"]
 
 
-def test_an_answer_without_its_request_is_parsed() -> None:
+def test_a_reply_without_its_request_is_parsed() -> None:
     task = section(call("functions.task:45", "{}"))
     assert [each.name for each in run_filter(stream([(TEXT, task)]), None, WITHOUT_REQUEST).calls] == ["task"]
 

@@ -178,7 +178,7 @@ def test_a_header_with_an_id_matches_from_its_first_character_on(header: str) ->
         assert (found["name"], found["id"]) == ("search", "abc123DEF")
 
 
-def test_an_answer_of_json_alone_begins_a_call_at_the_start() -> None:
+def test_a_reply_of_json_alone_begins_a_call_at_the_start() -> None:
     text = '{"name": "probe_alpha", "parameters": {"key_aa": "text_aa", "key_ab": "text_ab"}}'
     table = learn(ProbeTexts({"one": text}), "bare")
     assert (table.body, table.at_start, table.self_closing, table.header_stop) == ("wrapped", True, True, ("{",))

@@ -27,7 +27,7 @@ from tests.unit.raw_tools.validity import measure_validity
 MARKERS = [SB, SE, CB, AB, CE, "<|tool_call_section_begin|>", "<|im_end|>"]
 
 
-def test_in_prose_no_more_is_held_than_may_still_become_a_marker() -> None:
+def test_in_prose_no_more_is_buffered_than_may_still_become_a_marker() -> None:
     for marker in MARKERS:
         engine = Engine("kimi")
         for size in range(1, len(marker)):
@@ -36,13 +36,13 @@ def test_in_prose_no_more_is_held_than_may_still_become_a_marker() -> None:
         assert engine.feed("?") == [TextOutput(marker[:-1] + "?", TEXT)] or marker[-1] == "?"
 
 
-def test_text_goes_out_in_the_delta_it_came_in() -> None:
+def test_text_is_sent_in_the_delta_it_came_in() -> None:
     engine = Engine("auto", DeclaredTools(TOOLS))
     for piece in ("So ", "I think ", "a < ", "b and ", "that ", "is `it` ", "all\n\n", "of it"):
         assert engine.feed(piece) == [TextOutput(piece, TEXT)]
 
 
-def test_the_name_goes_out_with_the_marker_and_arguments_in_the_delta_they_come_in() -> None:
+def test_the_name_is_sent_with_the_marker_and_arguments_in_the_delta_they_come_in() -> None:
     engine = Engine("auto", DeclaredTools(TOOLS))
     assert engine.feed(f"{SB}{CB}functions.bash:0") == []
     assert engine.feed(AB) == [CallStarted("functions.bash:0", "bash", "kimi_k2", TEXT)]
@@ -165,7 +165,7 @@ def test_deep_nesting_costs_no_stack() -> None:
     assert [output.text for output in emitted if isinstance(output, Arguments)] == [deep]
 
 
-def test_white_space_without_end_is_not_held_without_end() -> None:
+def test_white_space_without_end_is_not_buffered_without_end() -> None:
     engine = Engine("auto", DeclaredTools(TOOLS))
     engine.feed(f"{SB}{CB}functions.bash:0{AB}{{")
     for _ in range(5000):
@@ -186,10 +186,10 @@ def test_two_hundred_engines_fed_in_turn_say_what_each_says_alone() -> None:
         for engine, document, results in zip(engines, documents, emitted, strict=True):
             results.extend(engine.feed(document[at : at + 1]))
     for engine, document, results in zip(engines, documents, emitted, strict=True):
-        alone = Engine("auto", DeclaredTools(TOOLS))
+        other = Engine("auto", DeclaredTools(TOOLS))
         assert [*results, *engine.close()] == [
-            *(each for char in document for each in alone.feed(char)),
-            *alone.close(),
+            *(each for char in document for each in other.feed(char)),
+            *other.close(),
         ]
 
 
@@ -204,7 +204,7 @@ LONGEST = 60  # characters: no marker is longer than this
 VALUE = "word " * 400
 
 
-def test_ordinary_text_goes_out_at_once() -> None:
+def test_ordinary_text_is_sent_at_once() -> None:
     """Character by character: what waits may begin a marker or a header, and is soon decided."""
     engine = Engine("auto", DeclaredTools(DECLARED))
     sent = 0
@@ -216,7 +216,7 @@ def test_ordinary_text_goes_out_at_once() -> None:
     assert sum(1 for wait in waits if wait) < len(waits) / 4, "most deltas go out as they come"
 
 
-def test_words_go_out_with_their_delta() -> None:
+def test_words_are_sent_with_their_delta() -> None:
     engine = Engine("auto", DeclaredTools(DECLARED))
     engine.feed("Hello", TEXT)
     for word in (
@@ -236,13 +236,13 @@ def test_words_go_out_with_their_delta() -> None:
         assert engine.feed(word, TEXT) == [TextOutput(word, TEXT)], word
 
 
-# What has to be whole before it can go out: values whose type is known only by their end.
+# What has to be whole before it can be sent: values whose type is known only by their end.
 _WHOLE = {"llama3_bare", "phi4_start"}  # nothing marks them as calls
 
 
 @pytest.mark.parametrize("auto", [False, True], ids=["by name", "auto"])
 @pytest.mark.parametrize("table", [table for table in RENDER if table not in _WHOLE])
-def test_arguments_go_out_while_they_come(table: str, auto: bool) -> None:
+def test_arguments_are_sent_while_they_come(table: str, auto: bool) -> None:
     if auto and table in BY_NAME_ONLY:
         pytest.skip("auto does not look for it")
     choice = "auto" if auto else table

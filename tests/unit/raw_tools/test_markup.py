@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dragoman.filters.raw_tools.bodies import make_reader
 from dragoman.filters.raw_tools.markup import MarkupReader
-from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, Piece
+from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, CallPiece
 from dragoman.filters.raw_tools.tables import TABLES
 from dragoman.filters.raw_tools.values import find_parameter
 from dragoman.wire.jsonio import Json
@@ -156,8 +156,8 @@ def test_a_body_that_nearly_is_json(table: str, body: str, value: object) -> Non
     assert arguments(read(table, body + ENDS[table], SCHEMA)) == value
 
 
-def test_json_goes_out_while_it_comes() -> None:
-    out: list[Piece] = []
+def test_json_is_sent_while_it_comes() -> None:
+    out: list[CallPiece] = []
     reader = make_reader(QWEN_CODER, lambda tool, key: find_parameter(SCHEMA, key))
     for char in '{"path": "abc':
         reader.read(char, 0, out)
@@ -206,7 +206,7 @@ def test_words_beside_parameters_are_left_out_and_reported() -> None:
         ('```json\n{"count":1}\n```\n</function>', False),
     ):
         for pieces in ([body], list(body)):
-            out: list[Piece] = []
+            out: list[CallPiece] = []
             reader = make_reader(QWEN_CODER, lambda tool, key: find_parameter(SCHEMA, key))
             unread = ""
             for piece in pieces:
@@ -249,7 +249,7 @@ def test_what_only_looks_like_a_wrapper_is_a_parameter(table: str) -> None:
     assert arguments(read(table, wrapped + ENDS[table], None)) == {"input": {"path": "a"}}
 
 
-def test_a_wrapper_that_is_too_long_to_wait_goes_out_as_a_string() -> None:
+def test_a_wrapper_that_is_too_long_to_wait_is_sent_as_a_string() -> None:
     value = '{"path": "' + "x" * BUFFER_LIMIT + '"}'
     body = f"<parameter=input>{value}{end('parameter')}{end('function')}"
     pieces = [body[at : at + 5000] for at in range(0, len(body), 5000)]
@@ -319,7 +319,7 @@ def test_values_that_look_like_tags(table: str) -> None:
         assert arguments(read(table, parameter(table, "path", value) + ENDS[table], SCHEMA)) == {"path": value}
 
 
-def test_a_value_that_is_too_long_to_wait_goes_out_as_a_string() -> None:
+def test_a_value_that_is_too_long_to_wait_is_sent_as_a_string() -> None:
     value = "[" + "1," * (BUFFER_LIMIT // 2) + "1]"
     body = f"<parameter=deep>{value}{end('parameter')}<parameter=count>5{end('parameter')}{end('function')}"
     for cut in ([body], [body[at : at + 7000] for at in range(0, len(body), 7000)]):

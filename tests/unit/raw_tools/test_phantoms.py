@@ -1,4 +1,4 @@
-"""Answers of every kind in which formats and tools are mentioned: no call, every byte kept."""
+"""Replies of every kind in which formats and tools are mentioned: no call, every byte kept."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ LINES = {
     "list": "- `{}`\n- other",
 }
 PLAIN = {
-    "JSON answer with a name": '{"name": "bash", "description": "runs"}',
-    "JSON answer with arguments": '{"name": "bash", "arguments": "none", "x": 1}',
+    "JSON reply with a name": '{"name": "bash", "description": "runs"}',
+    "JSON reply with arguments": '{"name": "bash", "arguments": "none", "x": 1}',
     "definition of a tool": '{"name": "get_weather", "description": "d", "parameters": {"type": "object"}}',
     "JSON list": '[{"name": "bash", "arguments": {"command": "ls"}}]',
     "Python list": "[f(x=1)]",
@@ -120,7 +120,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("tools", [LOOSE, STRICT], ids=["loose", "strict"])
 @pytest.mark.parametrize("name", TEXTS)
-def test_it_stays_as_it_is(name: str, tools: tuple[ToolSpec, ...]) -> None:
+def test_text_that_is_no_call_stays_as_it_is(name: str, tools: tuple[ToolSpec, ...]) -> None:
     text = TEXTS[name]
     for channel in Channel:
         for pieces in ([text], list(text), random_cut(text, random.Random(1))):
@@ -151,7 +151,7 @@ def test_a_line_of_grep_is_no_call() -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("name", ["kimi: fence", "dsml: in each line >", "kimi: German", "JSON answer with a name"])
+@pytest.mark.parametrize("name", ["kimi: fence", "dsml: in each line >", "kimi: German", "JSON reply with a name"])
 def test_a_client_sees_the_text_and_no_note(name: str, client: str) -> None:
     for field in ("content", "reasoning_content"):
         deltas = [{field: TEXTS[name]}, {"content": "."}]

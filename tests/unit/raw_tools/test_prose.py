@@ -72,7 +72,7 @@ def test_a_page_holds_no_call(page: Path, tools: tuple[ToolSpec, ...]) -> None:
 
 
 @every_page
-def test_an_answer_that_quotes_a_page_has_no_note(page: Path) -> None:
+def test_a_reply_that_quotes_a_page_has_no_note(page: Path) -> None:
     """The whole filter: text and reasoning, no rule noted, the stop reason as it was."""
     text = page.read_text(encoding="utf-8")
     rng = random.Random(1)
@@ -215,7 +215,7 @@ def test_where_the_request_declares_no_tools_auto_reads_nothing(table: str) -> N
     document = f"So.\n{example(table)}\nThat is it."
     request = conversation(tools=())
     _, make_back = RawTools("auto").forward(request, Notes(), Facts())
-    if make_back is None:  # the answer does not even pass through the filter
+    if make_back is None:  # the reply does not even pass through the filter
         return
     filtered = run_filter(stream([(TEXT, document)]), request=request)
     assert (filtered.text(), filtered.calls, filtered.rules) == (document, [], frozenset())

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.filters.raw_tools.bodies import make_reader
-from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT, LOOKAHEAD_LIMIT, Piece
+from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT, LOOKAHEAD_LIMIT, CallPiece
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.tables import TABLES
 from tests.unit.raw_tools.formats import FORMATS
@@ -353,7 +353,7 @@ _LONG_GEMMA = f'call:f{{a:<|"|>{"x < y " * 2000}<|"|>,b:[{"1," * 2000}2]}}'
 )
 def test_a_reader_holds_little(table: Table, text: str, bound: int) -> None:
     """What a reader leaves is seen again, so it must stay short however long the arguments are."""
-    reader, out, unread, most = make_reader(table, no_schemas), list[Piece](), "", 0
+    reader, out, unread, most = make_reader(table, no_schemas), list[CallPiece](), "", 0
     for char in text:
         unread += char
         unread = unread[reader.read(unread, 0, out) :]

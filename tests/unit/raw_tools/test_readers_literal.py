@@ -74,7 +74,7 @@ def test_what_python_takes_for_json_is_never_refused(text: str) -> None:
         ("[" * 1001, 1000),
     ],
 )
-def test_it_stops_at_the_first_character_that_is_no_json(text: str, stops: int) -> None:
+def test_the_json_scanner_stops_at_the_first_character_that_is_no_json(text: str, stops: int) -> None:
     assert scanned([text])[0] == stops
 
 

@@ -10,7 +10,7 @@ import pytest
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import FORMAT_ALIASES, FORMAT_NAMES, TABLES, Engine, RawTools
 from dragoman.filters.raw_tools.choices import tables_of
-from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Output, TextOutput
+from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, EngineOutput, TextOutput
 from dragoman.model.conversation import ToolSpec
 from dragoman.wire.jsonio import Json
 from tests.unit.raw_tools import formats, formats_known, formats_more
@@ -302,7 +302,7 @@ every_sample = pytest.mark.parametrize(
 )
 
 
-def _check(sample: Sample, whole: Sequence[Output]) -> None:
+def _check(sample: Sample, whole: Sequence[EngineOutput]) -> None:
     found = calls_of(whole)
     assert [(name, arguments) for name, arguments, _ in found] == [
         (name, value_of(arguments)) for name, arguments in sample.calls
@@ -341,7 +341,7 @@ def test_in_reasoning_it_is_the_same_call(table: str, sample: Sample) -> None:
 
     See docs/dialects/raw_tools.md#where-calls-appear.
     """
-    if table in _AT_START:  # begins the answer, which reasoning is not
+    if table in _AT_START:  # begins the reply, which reasoning is not
         return
     whole = outputs([(REASONING, sample.text)], table, sample.tools)
     assert calls_of(whole) == calls_of(outputs([sample.text], table, sample.tools))

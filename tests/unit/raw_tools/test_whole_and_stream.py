@@ -1,4 +1,4 @@
-"""An answer says the same however it is cut, and as a whole reply the same as in a stream, to every client."""
+"""A reply says the same however it is cut, and as a whole reply the same as in a stream, to every client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dragoman.filters import raw_tools
 from dragoman.filters.raw_tools import DeclaredTools, Engine
-from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, EngineNote, Output, TextOutput
+from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, EngineNote, EngineOutput, TextOutput
 from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT
 from dragoman.wire.jsonio import Json
 from tests.hypothesis_profile import IS_LONG_RUN
@@ -84,7 +84,7 @@ _FRAGMENTS = (
 _VALUES = ("ls", "a\nb\n", "</parameter>x", '"q"', "ü")
 _KEYS = {"bash": "command", "read": "path"}
 # A stream keeps what came of a call that is cut off or broken, a whole reply leaves it out or wraps it
-# (docs/decisions/content.md#d3, docs/decisions/answers.md#d7).
+# (docs/decisions/content.md#d3, docs/decisions/responses.md#d7).
 _DIFFERS = {"raw_tools.cut_off", "raw_tools.broken_arguments", "arguments.not_json"}
 
 
@@ -100,7 +100,7 @@ def _call(rng: random.Random) -> str:
     return RENDER[rng.choice(list(RENDER))]((CallToWrite(name, arguments, schema),))
 
 
-def answer(rng: random.Random) -> list[Delta]:
+def random_reply(rng: random.Random) -> list[Delta]:
     deltas: list[Delta] = []
     if rng.random() < 0.4:
         deltas.append({"reasoning_content": document(rng)})
@@ -124,9 +124,9 @@ def _settled(arguments: str) -> str:
 
 
 @given(st.integers(0, 2**32), st.sampled_from(CLIENTS), st.sampled_from(("live", "buffered")), st.booleans())
-def test_the_cut_and_the_form_of_an_answer_do_not_matter(seed: int, client: str, mode: str, think_tags: bool) -> None:
+def test_the_cut_and_the_form_of_a_reply_do_not_matter(seed: int, client: str, mode: str, think_tags: bool) -> None:
     rng = random.Random(seed)
-    deltas = answer(rng)
+    deltas = random_reply(rng)
     finish = rng.choice(("stop", "length"))
     options = {"raw_tools_mode": mode, "think_tags": think_tags}
     request = client_request(client)
@@ -141,7 +141,7 @@ def test_the_cut_and_the_form_of_an_answer_do_not_matter(seed: int, client: str,
     assert content_of(view_reply(client, whole_reply(deltas, finish), request, **options)) == content_of(first)
 
 
-# --- The answer never depends on the cut: documents of every format, good and broken, cut at random
+# --- The reply never depends on the cut: documents of every format, good and broken, cut at random
 #
 # `make laws-long` reads ten thousand documents of each format (EXAMPLES=N: N of them); DRAGOMAN_FUZZ=N does so
 # anywhere.
@@ -161,7 +161,7 @@ def _same_under_every_cut(document: str, rng: random.Random, **options: Any) -> 
 
 @every_round
 @every_table
-def test_the_answer_never_depends_on_the_cut(table: str, seed: int) -> None:
+def test_the_reply_never_depends_on_the_cut(table: str, seed: int) -> None:
     rng = random.Random(f"{table} {seed}")
     for _ in range(DOCUMENTS // ROUNDS):
         _same_under_every_cut(
@@ -197,7 +197,7 @@ def _modules() -> list[Any]:
 
 @every_round
 @every_table
-def test_nor_do_the_limits(table: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_do_not_make_a_reply_depend_on_the_cut(table: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with limits so small that nearly every document runs into them."""
     for module in _modules():
         for name, limit in (("LIMIT", 12), ("_WINDOW", 12 + 64), ("BUFFER_LIMIT", 40)):
@@ -216,7 +216,7 @@ def test_nor_do_the_limits(table: str, seed: int, monkeypatch: pytest.MonkeyPatc
 
 @every_round
 @every_table
-def test_nor_a_change_of_carrier_in_mid_section(table: str, seed: int) -> None:
+def test_a_change_from_reasoning_to_text_in_a_section_does_not_depend_on_the_cut(table: str, seed: int) -> None:
     rng = random.Random(f"{table} {seed}")
     for _ in range(DOCUMENTS // ROUNDS // 3):
         document = document_of(table, rng)
@@ -237,7 +237,7 @@ def test_nor_a_change_of_carrier_in_mid_section(table: str, seed: int) -> None:
         "<|python_start|>[f(1 2<|tool_calls_section_begin|> and so on",
     ],
 )
-def test_nor_where_a_call_turns_out_to_be_none(document: str) -> None:
+def test_text_that_turns_out_to_be_no_call_does_not_depend_on_the_cut(document: str) -> None:
     for choice in ("auto", "gemma4", "llama4_pythonic"):
         for call_id in ("", "call_1"):
             _same_under_every_cut(document, random.Random(1), choice=choice, native=call_id)
@@ -250,11 +250,11 @@ every_table_of_auto = pytest.mark.parametrize("table", _IN_AUTO)
 WRITE = tool("write", "content")
 
 
-def text_of(emitted: Sequence[Output]) -> str:
+def text_of(emitted: Sequence[EngineOutput]) -> str:
     return "".join(output.text for output in emitted if isinstance(output, TextOutput))
 
 
-def begins(whole_reply: Sequence[Output], part: Sequence[Output]) -> bool:
+def begins(whole_reply: Sequence[EngineOutput], part: Sequence[EngineOutput]) -> bool:
     """Whether the outputs begin with these, the last of which may have grown."""
     if not part:
         return True
@@ -319,7 +319,7 @@ def test_prose_comes_back_byte_for_byte(table: str, seed: int) -> None:
 
 
 @every_table
-def test_a_long_argument_is_not_held(table: str) -> None:
+def test_a_long_argument_is_not_buffered(table: str) -> None:
     """A string streams: no format needs to see its end first."""
     opening, _, _ = RENDER[table]([CallToWrite("write", {"content": "HERE"}, {})]).partition("HERE")
     engine = Engine(table, DeclaredTools([WRITE]))
@@ -332,7 +332,7 @@ def test_a_long_argument_is_not_held(table: str) -> None:
 
 
 @every_table_of_auto
-def test_text_with_half_markers_is_not_held(table: str) -> None:
+def test_text_with_half_markers_is_not_buffered(table: str) -> None:
     example = RENDER[table]([CallToWrite("bash", {"command": "ls"}, {})])
     engine = Engine("auto", DeclaredTools(TOOLS))
     text = "Some words " + example[: len(example) // 4]
@@ -352,7 +352,7 @@ _SOME_QUOTED = [(table, _OPEN[at % len(_OPEN)]) for at, table in enumerate(_IN_A
 
 
 @pytest.mark.parametrize(("table", "before"), _QUOTED if IS_LONG_RUN else _SOME_QUOTED)
-def test_a_quotation_that_never_closes_is_held_up_to_the_limit(table: str, before: str) -> None:
+def test_a_quotation_that_never_closes_is_buffered_up_to_the_limit(table: str, before: str) -> None:
     example = RENDER[table]([CallToWrite("bash", {"command": "ls"}, {})])
     engine = Engine("auto", DeclaredTools(TOOLS))
     engine.feed(before + example)

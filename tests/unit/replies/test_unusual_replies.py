@@ -99,7 +99,7 @@ def test_an_empty_function_call_that_a_client_echoes_is_nothing(empty: dict[str,
     assert codec.parse_request(call).messages[1].blocks == (Text("yo"),)
 
 
-def test_an_empty_finish_reason_before_done_ends_an_answer_whose_usage_came() -> None:
+def test_an_empty_finish_reason_before_done_ends_a_reply_whose_usage_came() -> None:
     """xAI: the chunk with the call has the finish_reason "", followed by usage and [DONE]."""
     call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     last = {"id": "c1", "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}}

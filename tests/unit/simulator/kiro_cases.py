@@ -124,7 +124,7 @@ _LONG_HISTORY = [user(), assistant()] * 100
 
 
 # What the service answers to a breach of a rule, where that is not IMPROPER without a reason.
-_ANSWERS: dict[int, dict[str, Any]] = {
+_REFUSALS: dict[int, dict[str, Any]] = {
     15: {"message": "Invalid tool use format.", "reason": _INVALID},
     19: {"message": _BAD_ROOT, "reason": "TOOL_SCHEMA_INVALID"},
     20: {"reason": "TOOL_SCHEMA_INVALID"},
@@ -138,7 +138,7 @@ _ANSWERS: dict[int, dict[str, Any]] = {
 
 
 def _refused(rule: int, name: str, body: Any, grade: Grade = "A", **more: Any) -> Case:
-    return Case(rule, name, body, grade, **_ANSWERS[rule], **more)
+    return Case(rule, name, body, grade, **_REFUSALS[rule], **more)
 
 
 def tools_(*tools: dict[str, Any], **more: Any) -> dict[str, Any]:

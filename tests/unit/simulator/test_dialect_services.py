@@ -87,15 +87,15 @@ def test_an_anthropic_tool_conversation_goes_round(claudes: Simulator) -> None:
     assert second.content[0].to_dict()["text"] == "The tool answered: 21 degrees"
 
 
-def test_anthropic_thinking_is_sealed_when_asked_for(claudes: Simulator) -> None:
+def test_anthropic_thinking_is_signed_when_asked_for(claudes: Simulator) -> None:
     with claude(claudes) as client:
         thinking: Any = {"type": "enabled", "budget_tokens": 1024}
-        answer = client.messages.create(model="m", max_tokens=2000, messages=HELLO, thinking=thinking)
-    assert [block.type for block in answer.content] == ["thinking", "text"]
-    assert answer.content[0].to_dict()["signature"]
+        response = client.messages.create(model="m", max_tokens=2000, messages=HELLO, thinking=thinking)
+    assert [block.type for block in response.content] == ["thinking", "text"]
+    assert response.content[0].to_dict()["signature"]
 
 
-def test_anthropic_tokens_are_counted_as_an_answer_reports_them(claudes: Simulator) -> None:
+def test_anthropic_tokens_are_counted_as_a_response_reports_them(claudes: Simulator) -> None:
     with claude(claudes) as client:
         counted = client.messages.count_tokens(model="m", messages=HELLO).input_tokens
         assert counted == client.messages.create(model="m", max_tokens=9, messages=HELLO).usage.input_tokens
@@ -156,15 +156,15 @@ def test_an_openai_client_that_wants_a_call_gets_one_and_one_that_wants_none_get
 
 def test_openai_choices_are_as_many_as_asked_for(gpts: Simulator) -> None:
     with gpt(gpts) as client:
-        answer = client.chat.completions.create(model="m", messages=HELLO, n=2)
-    assert [choice.message.content for choice in answer.choices] == ["You said: Good morning"] * 2
+        response = client.chat.completions.create(model="m", messages=HELLO, n=2)
+    assert [choice.message.content for choice in response.choices] == ["You said: Good morning"] * 2
 
 
 def test_openai_structured_output_fits_its_schema(gpts: Simulator) -> None:
     form: Any = {"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA, "strict": True}}
     with gpt(gpts) as client:
-        answer = client.chat.completions.create(model="m", messages=HELLO, response_format=form)
-    assert json.loads(answer.choices[0].message.content or "") == {"city": "example city"}
+        response = client.chat.completions.create(model="m", messages=HELLO, response_format=form)
+    assert json.loads(response.choices[0].message.content or "") == {"city": "example city"}
 
 
 # --- shared
@@ -183,9 +183,9 @@ def test_a_key_is_needed_and_a_script_may_name_it(dialect: str) -> None:
 def test_nonsense_is_a_refusal(dialect: str, path: str, content: bytes) -> None:
     with running_simulator(dialect) as simulator:
         headers = {"authorization": "Bearer k", "content-type": "application/json"}
-        answer = httpx.post(simulator.url + path, content=content, headers=headers)
-        assert answer.status_code == 400
-        assert answer.json()["error"]["message"]
+        response = httpx.post(simulator.url + path, content=content, headers=headers)
+        assert response.status_code == 400
+        assert response.json()["error"]["message"]
 
 
 def test_statuses_come_in_their_sequence_with_retry_after() -> None:
@@ -197,8 +197,8 @@ def test_statuses_come_in_their_sequence_with_retry_after() -> None:
         with pytest.raises(anthropic.APIStatusError) as overloaded:
             client.messages.create(model="m", max_tokens=9, messages=HELLO)
         assert overloaded.value.status_code == 529
-        answer = client.messages.create(model="m", max_tokens=9, messages=HELLO)
-        assert answer.content[0].to_dict()["text"] == "at last"
+        response = client.messages.create(model="m", max_tokens=9, messages=HELLO)
+        assert response.content[0].to_dict()["text"] == "at last"
 
 
 def test_an_exception_after_output_is_the_dialects_own_error_in_the_stream() -> None:
@@ -231,8 +231,8 @@ def test_a_whole_reply_waits_as_a_stream_does() -> None:
     script = parse_script('[[turn]]\nparts = [{ wait = 0.2 }, { text = "Hello" }]')
     with running_simulator("openai", script=script) as slow, gpt(slow) as client:
         begun = time.monotonic()
-        answer = client.chat.completions.create(model="m", messages=HELLO)
-    assert answer.choices[0].message.content == "Hello"
+        response = client.chat.completions.create(model="m", messages=HELLO)
+    assert response.choices[0].message.content == "Hello"
     assert time.monotonic() - begun >= 0.2
 
 
@@ -277,7 +277,7 @@ def fetch(*specs: str, dialect: str = "openai", stream: bool = True) -> RawRespo
 
 @cache
 def plain() -> RawResponse:
-    """The answer that nothing has spoilt."""
+    """The response that nothing has spoilt."""
     return fetch()
 
 
@@ -386,7 +386,7 @@ def test_lengths_lie() -> None:
     assert "content-length" not in fetch("until_close").headers
 
 
-def test_an_answer_is_compressed() -> None:
+def test_a_response_is_compressed() -> None:
     assert gzip.decompress(fetch("compress").body) == plain().body
     bomb = fetch("compress:bomb=16777216")
     assert len(bomb.body) < 100_000

@@ -17,7 +17,7 @@ import dragoman
 from dragoman.dialects.kiro.image_size import parse_image_size
 from dragoman.simulator import running_simulator
 from dragoman.simulator.faults import FAULTS, parse_fault
-from dragoman.simulator.kiro.refusals import PROFILES, Profile
+from dragoman.simulator.kiro.refusals import PROFILES, StrictnessProfile
 from dragoman.simulator.kiro.rules import RULES, first_refusal, refusals
 from dragoman.simulator.script import QUIRKS, StreamPace, TokenSettings, parse_script
 from dragoman.wire import jsonio
@@ -61,16 +61,16 @@ def test_a_breach_breaks_only_its_rule(case: Case) -> None:
     assert {found.rule for found in refusals(case.request, "paranoid", case.limits)} == {case.rule, *case.also}
 
 
-@pytest.mark.parametrize("profile", get_args(Profile))
+@pytest.mark.parametrize("profile", get_args(StrictnessProfile))
 @pytest.mark.parametrize("case", REFUSED, ids=str)
-def test_a_profile_refuses_by_the_grades_it_has(case: Case, profile: Profile) -> None:
+def test_a_profile_refuses_by_the_grades_it_has(case: Case, profile: StrictnessProfile) -> None:
     broken = {found.rule for found in refusals(case.request, profile, case.limits)}
     assert (case.rule in broken) == (case.grade in PROFILES[profile])
 
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=str)
 def test_what_is_next_to_a_breach_is_accepted_by_every_profile(case: Case) -> None:
-    for profile in get_args(Profile):
+    for profile in get_args(StrictnessProfile):
         assert list(map(str, refusals(case.request, profile, case.limits))) == []
 
 
@@ -198,7 +198,10 @@ def test_no_request_whatever_breaks_the_rules_themselves(changes: list[tuple[int
         if place < len(places):
             document = with_value(document, places[place], value)
     request = Case(rule=0, name="", body=cast("Any", document)).request
-    found = {profile: {(each.rule, each.at) for each in refusals(request, profile)} for profile in get_args(Profile)}
+    found = {
+        profile: {(each.rule, each.at) for each in refusals(request, profile)}
+        for profile in get_args(StrictnessProfile)
+    }
     assert found["official"] <= found["observed"] <= found["paranoid"]
     assert bool(changes) or not found["paranoid"]
 
@@ -210,7 +213,7 @@ def test_no_bytes_whatever_break_the_rules_themselves(raw: bytes) -> None:
 
 # --- the default `sim kiro` refuses what documents 000, 002 and 003 saw refused, and takes what they saw taken
 
-MOCK_ARN = "arn:aws:codewhisperer:us-east-1:699475941385:profile/test"  # document 000, mock token storage
+MOCK_ARN = "arn:aws:codewhisperer:us-east-1:699475941385:profile/test"  # the mock token (docs/mission.md, row 000.14)
 MOCK_TOKEN = "test_access_token"
 
 SEEN_REFUSED: list[tuple[str, Any]] = [
@@ -266,7 +269,7 @@ def test_the_default_simulator_refuses_what_the_documents_saw_refused(name: str,
 
 
 @pytest.mark.parametrize(("name", "payload"), ACCEPTED_CASES, ids=[name for name, _ in ACCEPTED_CASES])
-@pytest.mark.parametrize("profile", get_args(Profile))
+@pytest.mark.parametrize("profile", get_args(StrictnessProfile))
 def test_the_mock_token_of_document_000_works_with_every_profile(name: str, payload: Any, profile: str) -> None:
     with running_simulator("kiro", profile=profile) as simulator:
         assert ask(simulator.url, payload) == (200, None), name
@@ -302,12 +305,12 @@ def test_its_scripts_are_scripts() -> None:
     assert [len(parse_script(text).turns) for text in blocks("toml")] == [8]
 
 
-def test_it_names_every_quirk_and_every_setting_of_pace_and_tokens() -> None:
+def test_the_page_names_every_quirk_and_every_setting_of_pace_and_tokens() -> None:
     words = set(re.findall(r"\w+", PAGE))
     assert {*QUIRKS, *StreamPace.__struct_fields__, *TokenSettings.__struct_fields__} <= words
 
 
-def test_it_names_every_fault_and_its_examples_are_faults() -> None:
+def test_the_page_names_every_fault_and_its_examples_are_faults() -> None:
     assert set(FAULTS) <= set(re.findall(r"`(\w+)`", PAGE))
     specs = re.findall(r"--fault (\w+:[\w=,+]+)", PAGE)
     assert len(specs) == 4

@@ -59,30 +59,30 @@ def paranoid() -> Iterator[Simulator]:
 @pytest.mark.parametrize("path", ["/generateAssistantResponse", "/"])
 @pytest.mark.parametrize("case", [case for case in REFUSED if case.limits == SimulatorLimits()], ids=str)
 def test_a_refusal_has_the_words_and_the_place_of_its_protocol(paranoid: Simulator, case: Case, path: str) -> None:
-    answer = ask(paranoid, case.raw, path, **case.headers)
-    document = answer.json()
-    assert (answer.status_code, document["message"], document["reason"]) == (case.status, case.message, case.reason)
-    assert answer.headers["x-dragoman-rule"] == str(case.rule)
+    response = ask(paranoid, case.raw, path, **case.headers)
+    document = response.json()
+    assert (response.status_code, document["message"], document["reason"]) == (case.status, case.message, case.reason)
+    assert response.headers["x-dragoman-rule"] == str(case.rule)
     if path == "/":
         assert document["__type"].rpartition("#")[2] == case.type
-        assert answer.headers["content-type"] == "application/x-amz-json-1.0"
+        assert response.headers["content-type"] == "application/x-amz-json-1.0"
     else:
-        assert answer.headers["x-amzn-errortype"] == case.type
+        assert response.headers["x-amzn-errortype"] == case.type
         assert "__type" not in document
 
 
 @pytest.mark.parametrize("case", [case for case in REFUSED if case.limits != SimulatorLimits()], ids=str)
 def test_thresholds_are_settings(case: Case) -> None:
     with running_simulator(profile="paranoid", limits=case.limits) as limited:
-        answer = ask(limited, case.raw, **case.headers)
-        assert (answer.status_code, answer.headers["x-dragoman-rule"]) == (case.status, str(case.rule))
+        response = ask(limited, case.raw, **case.headers)
+        assert (response.status_code, response.headers["x-dragoman-rule"]) == (case.status, str(case.rule))
 
 
 @pytest.mark.parametrize("case", [case for case in ACCEPTED if case.limits == SimulatorLimits()], ids=str)
 def test_what_is_accepted_is_answered(paranoid: Simulator, case: Case) -> None:
-    answer = ask(paranoid, case.raw, **case.headers)
-    assert answer.status_code == 200
-    assert events(answer.content)[-1][0] == "meteringEvent"
+    response = ask(paranoid, case.raw, **case.headers)
+    assert response.status_code == 200
+    assert events(response.content)[-1][0] == "meteringEvent"
 
 
 @pytest.mark.parametrize(
@@ -95,21 +95,21 @@ def test_a_token_is_needed_before_anything_is_looked_at(authorization: str, stat
         assert ask(guarded, b"{", authorization="Bearer bad").status_code == 403
 
 
-# --- answers
+# --- replies
 
 
 @pytest.mark.parametrize("path", ["/generateAssistantResponse", "/"])
 def test_text_streams_and_context_usage_is_reported(paranoid: Simulator, path: str) -> None:
-    answer = ask(paranoid, body(user("Good morning")), path)
-    assert answer.headers["content-type"] == "application/vnd.amazon.eventstream"
-    frames = events(answer.content)
+    response = ask(paranoid, body(user("Good morning")), path)
+    assert response.headers["content-type"] == "application/vnd.amazon.eventstream"
+    frames = events(response.content)
     assert [kind for kind, _ in frames if kind != "assistantResponseEvent"] == [
         "messageMetadataEvent",
         "metadataEvent",
         "contextUsageEvent",
         "meteringEvent",
     ]
-    assert text_of(answer.content) == "You said: Good morning"
+    assert text_of(response.content) == "You said: Good morning"
     assert dict(frames)["metadataEvent"] == {"stopReason": "END_TURN"}
     assert 0 < dict(frames)["contextUsageEvent"]["contextUsagePercentage"] < 1
 
@@ -186,9 +186,9 @@ def test_reasoning_asked_for_natively_comes_as_events_and_is_signed(paranoid: Si
 
 
 def test_reasoning_asked_for_by_tags_comes_inside_the_text(paranoid: Simulator) -> None:
-    answer = ask(paranoid, body(user("<thinking_mode>enabled</thinking_mode>\n\nHello")))
-    assert text_of(answer.content).startswith("<thinking>\n")
-    assert text_of(answer.content).endswith("</thinking>\n\nYou said: Hello")
+    response = ask(paranoid, body(user("<thinking_mode>enabled</thinking_mode>\n\nHello")))
+    assert text_of(response.content).startswith("<thinking>\n")
+    assert text_of(response.content).endswith("</thinking>\n\nYou said: Hello")
 
 
 def test_auto_is_resolved_to_a_real_model(paranoid: Simulator) -> None:
@@ -233,10 +233,10 @@ def test_an_exception_ends_the_stream_before_or_after_output(before: str) -> Non
     exception = '{ exception = "rate_limit", message = "slow down", reason = "R" }'
     script = f'[[turn]]\nparts = [{before} {exception}, {{ text = "never" }}]'
     with running_simulator(script=parse_script(script)) as broken:
-        answer = ask(broken, body())
-        assert answer.status_code == 200
-        assert events(answer.content)[-1] == ("ThrottlingException", {"message": "slow down", "reason": "R"})
-        assert text_of(answer.content) == ("Hello" if before else "")
+        response = ask(broken, body())
+        assert response.status_code == 200
+        assert events(response.content)[-1] == ("ThrottlingException", {"message": "slow down", "reason": "R"})
+        assert text_of(response.content) == ("Hello" if before else "")
 
 
 def test_throttling_comes_with_its_retry_after_and_then_passes() -> None:
@@ -302,11 +302,11 @@ def test_every_listed_model_is_accepted(paranoid: Simulator) -> None:
 
 
 def test_the_management_spelling_of_profiles_is_known(paranoid: Simulator) -> None:
-    answer = CLIENT.post(f"{paranoid.url}/List-Available-Profiles", content=b"{}", headers=REST)
-    assert answer.json()["profiles"][0]["arn"].startswith("arn:aws:codewhisperer:")
+    response = CLIENT.post(f"{paranoid.url}/List-Available-Profiles", content=b"{}", headers=REST)
+    assert response.json()["profiles"][0]["arn"].startswith("arn:aws:codewhisperer:")
 
 
-def test_usage_counts_answers() -> None:
+def test_usage_counts_responses() -> None:
     with running_simulator() as simulator:
         ask(simulator, body())
         ask(simulator, body(user(origin="MOON")))
@@ -358,8 +358,8 @@ def test_without_rotation_the_old_refresh_token_lives_and_no_new_one_is_given() 
 def test_a_short_lifetime_ends() -> None:
     with running_simulator(script=parse_script("[tokens]\naccess = []\nlifetime = 0.0")) as simulator:
         token = refresh(simulator, "any").json()["accessToken"]
-        answer = ask(simulator, body(), authorization=f"Bearer {token}")
-        assert (answer.status_code, answer.json()["message"]) == (
+        response = ask(simulator, body(), authorization=f"Bearer {token}")
+        assert (response.status_code, response.json()["message"]) == (
             403,
             "The bearer token included in the request is expired.",
         )
@@ -390,7 +390,7 @@ def test_a_device_login_is_pending_before_it_is_granted() -> None:
         device = CLIENT.post(f"{simulator.url}/device_authorization", json=start).json()
         poll = {**keys, "grantType": "urn:ietf:params:oauth:grant-type:device_code", "deviceCode": device["deviceCode"]}
         responses = [CLIENT.post(f"{simulator.url}/token", json=poll) for _ in range(4)]
-        assert [answer.json().get("error") for answer in responses] == ["authorization_pending"] * 2 + [
+        assert [response.json().get("error") for response in responses] == ["authorization_pending"] * 2 + [
             None,
             "invalid_grant",
         ]

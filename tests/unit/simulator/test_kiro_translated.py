@@ -150,10 +150,10 @@ def post(url: str, done: dragoman.Translated) -> tuple[int, bytes]:
     place = urlsplit(url)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=60)
     connection.request("POST", done.path, done.raw, {**done.headers, "authorization": "Bearer token"})
-    answer = connection.getresponse()
-    body = answer.read()
+    response = connection.getresponse()
+    body = response.read()
     connection.close()
-    return answer.status, body
+    return response.status, body
 
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -203,7 +203,7 @@ def answered(client: str, id_: str, text: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("client", sorted(CLIENTS))
 def test_a_whole_tool_loop_over_http_with_no_refusal(client: str) -> None:
-    """Client dialect, Kiro on the wire, client dialect: the call arrives, its result is quoted in the answer."""
+    """Client dialect, Kiro on the wire, client dialect: the call arrives, its result is quoted in the response."""
     body = CLIENTS[client]
     with running_simulator(dialect="kiro", profile="paranoid") as sim:
         done = dragoman.translate_request(body, source=client, target="kiro")

@@ -20,7 +20,7 @@ from dragoman.cli import main, sim
 from dragoman.errors import LocalMisuse
 from dragoman.model.conversation import StopReason
 from dragoman.simulator.model import ModelPrompt, PromptTool, example_arguments, example_value, respond
-from dragoman.simulator.response import BodyEnd, Pause, Piece, apply_pace
+from dragoman.simulator.response import BodyEnd, BodyPiece, Pause, apply_pace
 from dragoman.simulator.script import (
     CutPoint,
     ExceptionPart,
@@ -384,7 +384,7 @@ def test_a_script_that_is_not_there_is_named(tmp_path: Path) -> None:
 _FRAMES = st.lists(st.binary(min_size=1, max_size=9), max_size=6)
 
 
-def sent(pieces: Iterable[Piece]) -> bytes:
+def sent(pieces: Iterable[BodyPiece]) -> bytes:
     return b"".join(piece for piece in pieces if isinstance(piece, bytes))
 
 
@@ -425,7 +425,7 @@ def parsed(*arguments: str) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def test_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+def test_the_simulator_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     script = tmp_path / "script.toml"
     script.write_text('[[turn]]\ntext = "scripted"')
     code = (

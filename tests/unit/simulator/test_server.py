@@ -47,9 +47,9 @@ def test_one_connection_carries_many_exchanges(simulator: Simulator) -> None:
     connection = connect(simulator)
     for _ in range(3):
         connection.request("POST", PATH, BODY, HEADERS)
-        answer = connection.getresponse()
-        assert (answer.status, answer.getheader("transfer-encoding")) == (200, "chunked")
-        assert answer.read()
+        response = connection.getresponse()
+        assert (response.status, response.getheader("transfer-encoding")) == (200, "chunked")
+        assert response.read()
         assert connection.sock is not None
     connection.close()
     assert simulator.total == before + 3
@@ -79,15 +79,15 @@ def test_a_chunked_request_is_read(simulator: Simulator) -> None:
 def test_two_requests_in_one_packet_are_answered_in_order(simulator: Simulator) -> None:
     one = b"GET /getUsageLimits HTTP/1.1\r\nauthorization: Bearer t\r\n\r\n"
     two = b"GET /nowhere HTTP/1.1\r\nauthorization: Bearer t\r\nconnection: close\r\n\r\n"
-    answer = raw(simulator, one + two)
-    assert re.findall(rb"HTTP/1\.1 (\d+)", answer) == [b"200", b"404"]
+    response = raw(simulator, one + two)
+    assert re.findall(rb"HTTP/1\.1 (\d+)", response) == [b"200", b"404"]
 
 
-def test_an_old_client_gets_an_answer_that_ends_with_the_connection(simulator: Simulator) -> None:
-    answer = raw(simulator, f"POST {PATH} HTTP/1.0\r\n{LINES}\r\n".encode() + BODY)
-    assert b"transfer-encoding" not in answer
-    assert b"connection: close" in answer
-    assert b"meteringEvent" in answer
+def test_an_old_client_gets_a_response_that_ends_with_the_connection(simulator: Simulator) -> None:
+    response = raw(simulator, f"POST {PATH} HTTP/1.0\r\n{LINES}\r\n".encode() + BODY)
+    assert b"transfer-encoding" not in response
+    assert b"connection: close" in response
+    assert b"meteringEvent" in response
 
 
 def test_a_client_that_waits_gets_100_continue(simulator: Simulator) -> None:
@@ -135,9 +135,9 @@ def test_a_body_over_the_cap_is_refused_in_words_that_arrive(chunked: bool) -> N
         connection = connect(small)
         big = b"x" * 3_000_000
         connection.request("POST", PATH, iter([big]) if chunked else big, HEADERS, encode_chunked=chunked)
-        answer = connection.getresponse()
-        assert (answer.status, answer.getheader("x-dragoman-rule")) == (413, "44")
-        assert b"length limit exceeded" in answer.read()
+        response = connection.getresponse()
+        assert (response.status, response.getheader("x-dragoman-rule")) == (413, "44")
+        assert b"length limit exceeded" in response.read()
         connection.close()
         assert len(small.requests[-1].body) == 0
 
@@ -162,9 +162,9 @@ def test_a_closed_connection_leaves_out_the_last_chunk() -> None:
     with running_simulator(script=parse_script(_cut("close"))) as cut:
         connection = connect(cut)
         connection.request("POST", PATH, BODY, HEADERS)
-        answer = connection.getresponse()
+        response = connection.getresponse()
         with pytest.raises(http.client.IncompleteRead) as error:
-            answer.read()
+            response.read()
         connection.close()
         assert b"Hell" in error.value.partial
         assert cut.requests[-1].wait() == "cut"
@@ -174,10 +174,10 @@ def test_a_reset_arrives_after_the_bytes_before_it() -> None:
     with running_simulator(script=parse_script(_cut("reset", "byte = 150"))) as cut:
         connection = connect(cut)
         connection.request("POST", PATH, BODY, HEADERS)
-        answer = connection.getresponse()
+        response = connection.getresponse()
         got = b""
         with pytest.raises(ConnectionResetError):
-            while piece := answer.read1(64):
+            while piece := response.read1(64):
                 got += piece
         connection.close()
         assert len(got) == cut.requests[-1].sent == 150
@@ -189,9 +189,9 @@ def test_a_client_that_disconnects_is_released_at_once() -> None:
     ) as slow:
         connection = connect(slow)
         connection.request("POST", PATH, BODY, HEADERS)
-        answer = connection.getresponse()
-        answer.read1(10)
-        answer.close()
+        response = connection.getresponse()
+        response.read1(10)
+        response.close()
         connection.close()
         assert slow.requests[-1].wait(60) == "gone"
 
@@ -216,15 +216,15 @@ def test_the_end_of_the_simulator_does_not_wait_for_its_clients() -> None:
     connection.close()
 
 
-def test_it_runs_inside_an_event_loop_too() -> None:
+def test_the_simulator_runs_inside_an_event_loop_too() -> None:
     async def ask() -> tuple[int, int]:
         async with Simulator() as simulator:
             reader, writer = await asyncio.open_connection("127.0.0.1", int(simulator.url.rpartition(":")[2]))
             writer.write(b"GET /getUsageLimits HTTP/1.1\r\nauthorization: Bearer t\r\nconnection: close\r\n\r\n")
-            answer = await reader.read()
+            response = await reader.read()
             writer.close()
             await writer.wait_closed()
-            return int(answer.split()[1]), len(simulator.requests)
+            return int(response.split()[1]), len(simulator.requests)
 
     assert asyncio.run(ask()) == (200, 1)
 
@@ -244,7 +244,7 @@ def test_only_the_last_requests_are_kept() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.0.1", "example.com", "::"])
-def test_it_listens_on_loopback_only(host: str) -> None:
+def test_the_simulator_listens_on_loopback_only(host: str) -> None:
     with pytest.raises(LocalMisuse, match="loopback only"):
         Simulator(host=host)
 

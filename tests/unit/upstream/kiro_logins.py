@@ -33,9 +33,9 @@ def _fetch(base_url: str, request: HttpRequest) -> HttpResponse:
     try:
         target = request.path + (f"?{request.query}" if request.query else "")
         connection.request(request.method, target, request.body, dict(request.headers))
-        answer = connection.getresponse()
-        headers = tuple((name.lower(), value) for name, value in answer.getheaders())
-        return HttpResponse(answer.status, headers, answer.read())
+        response = connection.getresponse()
+        headers = tuple((name.lower(), value) for name, value in response.getheaders())
+        return HttpResponse(response.status, headers, response.read())
     finally:
         connection.close()
 
@@ -43,18 +43,18 @@ def _fetch(base_url: str, request: HttpRequest) -> HttpResponse:
 class SignInService:
     """A sign-in service in memory: answers by a function and keeps what it was asked."""
 
-    def __init__(self, answer: Callable[[HttpRequest], HttpResponse | Exception], delay: float = 0.0) -> None:
+    def __init__(self, respond: Callable[[HttpRequest], HttpResponse | Exception], delay: float = 0.0) -> None:
         self.calls: list[tuple[str, HttpRequest]] = []
-        self._answer = answer
+        self._respond = respond
         self._delay = delay
 
     async def fetch(self, base_url: str, request: HttpRequest) -> HttpResponse:
         self.calls.append((base_url, request))
         await asyncio.sleep(self._delay)
-        answer = self._answer(request)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        response = self._respond(request)
+        if isinstance(response, Exception):
+            raise response
+        return response
 
 
 def json_response(body: Any, status: int = 200, **headers: str) -> HttpResponse:
@@ -63,7 +63,7 @@ def json_response(body: Any, status: int = 200, **headers: str) -> HttpResponse:
 
 
 def grant_tokens(**more: Any) -> Callable[[HttpRequest], HttpResponse]:
-    """Answers with access-2, access-3, … and no refresh token unless `more` has one."""
+    """Responses with access-2, access-3, … and no refresh token unless `more` has one."""
     count = iter(range(2, 1000))
     return lambda _: json_response({"accessToken": f"access-{next(count)}", "expiresIn": 3600} | more)
 

@@ -145,7 +145,7 @@ def header_fields(head: bytes) -> list[tuple[str, str]]:
 
 
 def respond_with(*responses: bytes) -> ConnectionScript:
-    """Answer the n-th request of a connection with the n-th answer, and the last of them for ever."""
+    """Answer the n-th request of a connection with the n-th response, and the last of them for ever."""
 
     async def script(connection: ServerConnection) -> None:
         count = 0
@@ -158,15 +158,15 @@ def respond_with(*responses: bytes) -> ConnectionScript:
 
 
 def respond_once(
-    answer: bytes, *, size: int = 0, end: Callable[[ServerConnection], None] | None = ServerConnection.close
+    response: bytes, *, size: int = 0, end: Callable[[ServerConnection], None] | None = ServerConnection.close
 ) -> ConnectionScript:
     """Answer one request, in writes of `size` bytes, then end the connection; `end=None` keeps it open."""
 
     async def script(connection: ServerConnection) -> None:
         await connection.request()
-        step = size or len(answer) or 1
-        for at in range(0, len(answer), step):
-            await connection.send(answer[at : at + step])
+        step = size or len(response) or 1
+        for at in range(0, len(response), step):
+            await connection.send(response[at : at + step])
             if size:
                 await asyncio.sleep(0)
         if end is not None:

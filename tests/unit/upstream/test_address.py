@@ -1,4 +1,4 @@
-"""Base URLs and proxies: what the environment means, as a table."""
+"""Base URLs, proxies of the environment, addresses that names may resolve to, and the blocking HTTP client."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_base_url_is_taken_apart(url: str, address: BaseUrl, authority: str) -
         "http://u:secret@h",
     ],
 )
-def test_what_is_no_base_url_is_refused_without_showing_it(url: str) -> None:
+def test_an_invalid_base_url_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(LocalMisuse) as caught:
         parse_base_url(url)
     assert "secret" not in str(caught.value)
@@ -73,7 +73,7 @@ def test_a_proxy_is_taken_apart(url: str, proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("url", ["socks5://me:secret@h", "https://me:secret@h", "http://", "http://me:secret@h:x"])
-def test_a_proxy_we_cannot_speak_to_is_refused_without_showing_it(url: str) -> None:
+def test_an_unsupported_proxy_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(LocalMisuse) as caught:
         parse_proxy(url)
     assert "secret" not in str(caught.value)
@@ -98,11 +98,11 @@ def test_a_proxy_we_cannot_speak_to_is_refused_without_showing_it(url: str) -> N
         ("http://api.example.com", {"HTTPS_PROXY": PROXY}, False),
     ],
 )
-def test_which_proxy_the_environment_names(url: str, environ: dict[str, str], chosen: bool) -> None:
+def test_the_proxy_is_chosen_by_the_environment(url: str, environ: dict[str, str], chosen: bool) -> None:
     assert choose_proxy(url, environ) == (PROXY if chosen else None)
 
 
-def test_small_letters_win() -> None:
+def test_the_lower_case_variable_has_priority() -> None:
     assert choose_proxy("https://h", {"HTTPS_PROXY": "http://a", "https_proxy": "http://b"}) == "http://b"
 
 
@@ -139,7 +139,7 @@ def test_loopback_never_goes_through_a_proxy(host: str) -> None:
         (",. ,", "https://example.com", False),
     ],
 )
-def test_whom_no_proxy_spares(spared: str, url: str, direct: bool) -> None:
+def test_hosts_of_no_proxy_are_reached_directly(spared: str, url: str, direct: bool) -> None:
     assert choose_proxy(url, {"HTTPS_PROXY": PROXY, "NO_PROXY": spared}) == (None if direct else PROXY)
 
 
@@ -165,7 +165,7 @@ POST = HttpRequest("POST", "/v1/messages", body=b"{}")
         ("localhost.evil.test", "127.0.0.1"),
     ],
 )
-def test_a_name_does_not_lead_here_nor_to_a_metadata_service(host: str, address: str) -> None:
+def test_a_public_name_may_not_resolve_to_this_machine_or_a_metadata_service(host: str, address: str) -> None:
     assert address.partition("%")[0].removeprefix("::ffff:") in address_problem(host, address)
 
 
@@ -182,7 +182,7 @@ def test_a_name_does_not_lead_here_nor_to_a_metadata_service(host: str, address:
         ("gpu-box", "192.168.1.9"),
     ],
 )
-def test_what_was_meant_may_be_reached(host: str, address: str) -> None:
+def test_a_name_or_address_of_this_machine_may_be_configured(host: str, address: str) -> None:
     assert address_problem(host, address) == ""
 
 
@@ -230,7 +230,7 @@ def gzipped(status: bytes, body: bytes) -> bytes:
     return b"HTTP/1.1 %b\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
 
 
-async def test_an_answer_in_gzip_is_refused_but_a_refusal_keeps_its_status(run: Run) -> None:
+async def test_a_response_in_gzip_is_refused_but_a_refusal_keeps_its_status(run: Run) -> None:
     packed = gzip.compress(b"x" * 1000)
 
     client = HttpClient()
@@ -287,7 +287,7 @@ def test_what_fails_is_raised_where_the_request_was_made() -> None:
             list(body)
 
 
-async def test_it_works_inside_of_a_running_loop() -> None:
+async def test_a_blocking_request_works_inside_a_running_loop() -> None:
     with running_simulator("openai") as service:
         head, body = send(service.url, REQUEST, timeouts=HttpTimeouts())
         assert (head.status, bool(b"".join(body))) == (200, True)

@@ -77,8 +77,8 @@ async def test_no_task_is_woken_for_a_read(run: Run) -> None:
 
 async def test_chunks_of_one_read_come_as_one_piece(run: Run) -> None:
     got: list[bytes] = []
-    answer = CHUNKED + b"1\r\na\r\n" * 300
-    async with run_client_and_server(respond_once(answer + b"0\r\n\r\n", end=None)) as (server, client):
+    response = CHUNKED + b"1\r\na\r\n" * 300
+    async with run_client_and_server(respond_once(response + b"0\r\n\r\n", end=None)) as (server, client):
         await (await client.open(server.url, POST)).pump(got.append)
     assert got == [b"a" * 300]
 
@@ -178,9 +178,9 @@ async def test_a_reply_that_is_not_read_holds_little_memory_and_stops_the_upstre
 # Who leaves, and who fails
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200", CHUNKED + b"2\r\nok\r\n"])
-async def test_cancelling_closes_the_connection(run: Run, answer: bytes) -> None:
-    async with run_client_and_server(respond_once(answer, end=None)) as (server, client):
+@pytest.mark.parametrize("response", [b"", b"HTTP/1.1 200", CHUNKED + b"2\r\nok\r\n"])
+async def test_cancelling_closes_the_connection(run: Run, response: bytes) -> None:
+    async with run_client_and_server(respond_once(response, end=None)) as (server, client):
 
         async def call() -> None:
             reply = await client.open(server.url, POST)
@@ -235,24 +235,24 @@ async def test_closing_a_whole_reply_keeps_its_connection(run: Run) -> None:
 # Deadlines
 
 SILENT = {
-    "no answer": (b"", HttpTimeouts(head=0.1)),
+    "no response": (b"", HttpTimeouts(head=0.1)),
     "a head that dribbles": (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 1000, HttpTimeouts(head=0.1)),
     "silence in the body": (CHUNKED + b"2\r\nok\r\n", HttpTimeouts(idle=0.1)),
     "silence after the head": (CHUNKED, HttpTimeouts(idle=0.1)),
     # The total includes the time to connect, which may be long on a busy machine.
-    "no answer, in total": (b"", HttpTimeouts(total=2.0)),
+    "no response, in total": (b"", HttpTimeouts(total=2.0)),
     "a body that never ends": (CHUNKED + b"1\r\nx\r\n" * 4000, HttpTimeouts(total=2.0)),
 }
 
 
 @pytest.mark.parametrize("case", SILENT)
 async def test_a_deadline_ends_the_exchange_and_closes_its_connection(run: Run, case: str) -> None:
-    answer, timeouts = SILENT[case]
+    response, timeouts = SILENT[case]
 
     async def script(connection: ServerConnection) -> None:
         await connection.request()
-        for at in range(0, len(answer), 50):
-            await connection.send(answer[at : at + 50])
+        for at in range(0, len(response), 50):
+            await connection.send(response[at : at + 50])
             await asyncio.sleep(0.02)
         await connection.gone()
 

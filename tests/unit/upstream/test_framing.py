@@ -1,4 +1,4 @@
-"""Answers as they come: every kind of body, cut anywhere, and no end that was not earned."""
+"""Responses as they arrive: every kind of body, cut anywhere, and no end that was not earned."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ WHOLE = {
 
 @pytest.mark.parametrize("size", [0, 1], ids=["in one write", "byte by byte"])
 @pytest.mark.parametrize("case", WHOLE)
-def test_a_whole_answer_is_read_and_its_connection_kept_if_it_may_be(run: Run, case: str, size: int) -> None:
-    answer, body, is_kept = WHOLE[case]
-    assert run(ask(respond_once(answer, size=size, end=None))) == (200, body, is_kept)
+def test_a_whole_response_is_read_and_its_connection_kept_if_it_may_be(run: Run, case: str, size: int) -> None:
+    response, body, is_kept = WHOLE[case]
+    assert run(ask(respond_once(response, size=size, end=None))) == (200, body, is_kept)
 
 
 @pytest.mark.parametrize("size", [0, 1])
 def test_a_body_without_a_length_ends_with_the_connection(run: Run, size: int) -> None:
-    answer = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\n"
-    assert run(ask(respond_once(answer, size=size))) == (200, b"data: 1\n\n", 0)
+    response = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\n"
+    assert run(ask(respond_once(response, size=size))) == (200, b"data: 1\n\n", 0)
 
 
 @pytest.mark.parametrize(
-    ("method", "answer", "status"),
+    ("method", "response", "status"),
     [
         ("HEAD", b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n", 200),
         ("HEAD", CHUNKED, 200),
@@ -86,8 +86,10 @@ def test_a_body_without_a_length_ends_with_the_connection(run: Run, size: int) -
         ("POST", b"HTTP/1.1 304 Not Modified\r\ncontent-length: 500\r\n\r\n", 304),
     ],
 )
-def test_some_answers_have_no_body_whatever_their_head_says(run: Run, method: str, answer: bytes, status: int) -> None:
-    assert run(ask(respond_once(answer, end=None), HttpRequest(method, "/"))) == (status, b"", 1)
+def test_some_responses_have_no_body_whatever_their_head_says(
+    run: Run, method: str, response: bytes, status: int
+) -> None:
+    assert run(ask(respond_once(response, end=None), HttpRequest(method, "/"))) == (status, b"", 1)
 
 
 async def test_after_a_head_request_the_connection_serves_the_next(run: Run) -> None:
@@ -107,7 +109,7 @@ def test_a_body_after_a_head_request_is_dropped_with_its_connection(run: Run) ->
 CUT = {
     "nothing at all": (b"", Reset),
     "half a head": (b"HTTP/1.1 200 OK\r\ncontent-le", Truncated),
-    "a 1xx and no answer": (b"HTTP/1.1 100 Continue\r\n\r\n", Truncated),
+    "a 1xx and no response": (b"HTTP/1.1 100 Continue\r\n\r\n", Truncated),
     "less than the length": (LENGTH % (6, b"hello"), Truncated),
     "no last chunk": (CHUNKED + b"5\r\nhello\r\n", Truncated),
     "half a last chunk": (CHUNKED + b"5\r\nhello\r\n0\r\n", Truncated),
@@ -118,19 +120,19 @@ CUT = {
 
 @pytest.mark.parametrize("size", [0, 1])
 @pytest.mark.parametrize("case", CUT)
-def test_an_answer_cut_short_is_never_a_clean_end(run: Run, case: str, size: int) -> None:
-    answer, error = CUT[case]
+def test_a_response_cut_short_is_never_a_clean_end(run: Run, case: str, size: int) -> None:
+    response, error = CUT[case]
     with pytest.raises(error):
-        run(ask(respond_once(answer, size=size)))
+        run(ask(respond_once(response, size=size)))
 
 
 @pytest.mark.parametrize(
-    "answer", [b"", LENGTH % (6, b"hello"), CHUNKED + b"5\r\nhello\r\n", b"HTTP/1.1 200 OK\r\n\r\nhel"]
+    "response", [b"", LENGTH % (6, b"hello"), CHUNKED + b"5\r\nhello\r\n", b"HTTP/1.1 200 OK\r\n\r\nhel"]
 )
-def test_a_reset_is_a_reset_even_where_the_end_of_the_connection_would_do(run: Run, answer: bytes) -> None:
+def test_a_reset_is_a_reset_even_where_the_end_of_the_connection_would_do(run: Run, response: bytes) -> None:
     async def script(connection: ServerConnection) -> None:
         await connection.request()
-        await connection.send(answer)
+        await connection.send(response)
         await asyncio.sleep(0.05)
         connection.reset()
 
@@ -149,7 +151,7 @@ async def test_what_came_before_a_cut_is_handed_out_first(run: Run) -> None:
         assert bytes(got) == b"hellohe"
 
 
-def test_a_half_closed_connection_still_gives_its_whole_answer(run: Run) -> None:
+def test_a_half_closed_connection_still_gives_its_whole_response(run: Run) -> None:
     async def script(connection: ServerConnection) -> None:
         await connection.request()
         await connection.send(OK)
@@ -215,7 +217,7 @@ def test_limits_hold_byte_by_byte_too(run: Run, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 @pytest.mark.parametrize("pause", [0, 0.05], ids=["at once", "later"])
-async def test_what_follows_an_answer_never_becomes_the_next_one(run: Run, more: bytes, pause: float) -> None:
+async def test_what_follows_a_response_never_becomes_the_next_one(run: Run, more: bytes, pause: float) -> None:
     async def script(connection: ServerConnection) -> None:
         await connection.request()
         if connection.number > 1:
@@ -236,9 +238,11 @@ async def test_what_follows_an_answer_never_becomes_the_next_one(run: Run, more:
 
 
 async def test_headers_are_lower_case_in_order_and_repeat(run: Run) -> None:
-    answer = b"HTTP/1.1 429 Slow\r\nX-A: 1\r\nRetry-After:  7 \r\nx-a: 2\r\nX-Odd: caf\xe9\r\nContent-Length: 0\r\n\r\n"
+    response = (
+        b"HTTP/1.1 429 Slow\r\nX-A: 1\r\nRetry-After:  7 \r\nx-a: 2\r\nX-Odd: caf\xe9\r\nContent-Length: 0\r\n\r\n"
+    )
 
-    async with run_client_and_server(respond_with(answer)) as (server, client):
+    async with run_client_and_server(respond_with(response)) as (server, client):
         reply = await client.open(server.url, POST)
     assert reply.status == 429
     assert reply.headers == (
@@ -250,18 +254,18 @@ async def test_headers_are_lower_case_in_order_and_repeat(run: Run) -> None:
     )
 
 
-@pytest.mark.parametrize("answer", [LENGTH % (100, b"x" * 100), chunked(*[b"x"] * 100)])
-async def test_a_body_past_the_limit_is_too_large_and_closes(run: Run, answer: bytes) -> None:
-    async with run_client_and_server(respond_once(answer, size=20, end=None)) as (server, client):
+@pytest.mark.parametrize("response", [LENGTH % (100, b"x" * 100), chunked(*[b"x"] * 100)])
+async def test_a_body_past_the_limit_is_too_large_and_closes(run: Run, response: bytes) -> None:
+    async with run_client_and_server(respond_once(response, size=20, end=None)) as (server, client):
         with pytest.raises(TooLarge):
             await (await client.open(server.url, POST)).read(99)
         await wait_until(lambda: server.open == 0)
         assert client.pools()[0].active == 0
 
 
-def test_a_redirect_is_an_answer_like_any_other(run: Run) -> None:
-    answer = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
-    assert run(ask(respond_with(answer)))[0] == 307
+def test_a_redirect_is_a_response_like_any_other(run: Run) -> None:
+    response = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
+    assert run(ask(respond_with(response)))[0] == 307
 
 
 # --- whose connection is used again, and what makes one unfit for it
@@ -315,7 +319,7 @@ async def test_bytes_before_the_next_request_never_answer_it(run: Run, late: byt
 
 
 async def test_a_connection_that_is_not_quiet_is_not_used(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is looked at right after an answer, too."""
+    """It is looked at right after a response, too."""
     checks = record_idle_checks(monkeypatch, is_readable=True)
     async with run_client_and_server(good) as (server, client):
         assert await body_of(client, server.url) == b"ok"
@@ -324,7 +328,7 @@ async def test_a_connection_that_is_not_quiet_is_not_used(run: Run, monkeypatch:
 
 
 @pytest.mark.parametrize("behind", [FORGED, b"H", b"junk", b"HTTP/1.1 100 Continue\r\n\r\n"])
-async def test_bytes_that_come_with_the_end_of_an_answer_close_the_connection(run: Run, behind: bytes) -> None:
+async def test_bytes_that_come_with_the_end_of_a_response_close_the_connection(run: Run, behind: bytes) -> None:
     async def script(connection: ServerConnection) -> None:
         await connection.request()
         await connection.send(OK + behind)

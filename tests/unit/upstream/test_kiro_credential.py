@@ -76,12 +76,12 @@ async def test_a_stored_login_carries_a_conversation_past_the_end_of_its_tokens(
         subject = credential(store, fetch, endpoints=endpoints_of(simulator), now=lambda: clock[0])
         for _ in range(6):
             request = await subject.sign(HttpRequest("GET", "/ListAvailableModels"))
-            answer = await fetch(simulator.url, request)
-            if answer.status == 403:
+            response = await fetch(simulator.url, request)
+            if response.status == 403:
                 clock[0] += 3600
-                assert await subject.refused(answer.status, request)
-                answer = await fetch(simulator.url, await subject.sign(HttpRequest("GET", "/ListAvailableModels")))
-            assert answer.status == 200
+                assert await subject.on_refusal(response.status, request)
+                response = await fetch(simulator.url, await subject.sign(HttpRequest("GET", "/ListAvailableModels")))
+            assert response.status == 200
     assert paths(simulator).count("/refreshToken") == 3
     assert store.load().refresh == (await subject.token()).refresh
 
@@ -90,8 +90,8 @@ async def test_two_hundred_refusals_make_one_refresh(tmp_path: Path) -> None:
     service = SignInService(grant_tokens(), delay=0.01)
     subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch)
     signed = await asyncio.gather(*(subject.sign(CHAT) for _ in range(200)))
-    assert all(await asyncio.gather(*(subject.refused(403, request) for request in signed[:150])))
-    assert all([await subject.refused(403, request) for request in signed[150:]])
+    assert all(await asyncio.gather(*(subject.on_refusal(403, request) for request in signed[:150])))
+    assert all([await subject.on_refusal(403, request) for request in signed[150:]])
     assert len(service.calls) == 1
 
 
@@ -99,14 +99,14 @@ async def test_many_requests_share_one_refresh_without_the_token_that_was_refuse
     service = SignInService(grant_tokens())
     subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch)
     await subject.sign(CHAT)
-    assert all([await subject.refused(401) for _ in range(5)])
+    assert all([await subject.on_refusal(401) for _ in range(5)])
     assert len(service.calls) == 1
 
 
-async def test_a_service_that_refuses_every_token_is_not_asked_for_ever_more_of_them(tmp_path: Path) -> None:
+async def test_a_service_that_refuses_every_token_gets_a_limited_number_of_refreshes(tmp_path: Path) -> None:
     service = SignInService(grant_tokens())
     subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch)
-    renewed = [await subject.refused(403, await subject.sign(CHAT)) for _ in range(5)]
+    renewed = [await subject.on_refusal(403, await subject.sign(CHAT)) for _ in range(5)]
     assert renewed == [True] + [False] * 4
     assert len(service.calls) == 1
 
@@ -115,7 +115,7 @@ async def test_a_service_that_refuses_every_token_is_not_asked_for_ever_more_of_
 async def test_other_refusals_renew_nothing(tmp_path: Path, status: int) -> None:
     service = SignInService(grant_tokens())
     subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch)
-    assert not await subject.refused(status, await subject.sign(CHAT))
+    assert not await subject.on_refusal(status, await subject.sign(CHAT))
     assert service.calls == []
 
 
@@ -126,7 +126,7 @@ def test_a_token_is_renewed_ten_minutes_early(tmp_path: Path, left: float, calls
     assert len(service.calls) == calls
 
 
-async def test_a_caller_that_leaves_does_not_take_the_refresh_along(tmp_path: Path) -> None:
+async def test_a_caller_that_is_cancelled_does_not_cancel_the_refresh(tmp_path: Path) -> None:
     store = write_store(tmp_path)
     subject = credential(store, SignInService(grant_tokens(refreshToken="refresh-2"), delay=0.2).fetch)
     caller = asyncio.create_task(subject.sign(CHAT))
@@ -163,7 +163,7 @@ async def test_a_refused_token_that_another_program_has_replaced_needs_no_call(t
     subject = credential(write_store(tmp_path, expires_at=LIVE), service.fetch)
     request = await subject.sign(CHAT)
     write_store(tmp_path, access_token="theirs", expires_at=render_time(NOW + 7200))
-    assert await subject.refused(401, request)
+    assert await subject.on_refusal(401, request)
     assert bearer(await subject.sign(CHAT)) == "theirs"
     assert service.calls == []
 
@@ -171,11 +171,11 @@ async def test_a_refused_token_that_another_program_has_replaced_needs_no_call(t
 def test_a_refresh_token_that_another_program_used_up_meanwhile_is_no_disaster(tmp_path: Path) -> None:
     """The IDE takes no lock of ours: it refreshes between our reading of the file and our call."""
 
-    def answer(_: HttpRequest) -> HttpResponse:
+    def respond(_: HttpRequest) -> HttpResponse:
         write_store(tmp_path, access_token="theirs", refresh_token="theirs-too", expires_at=render_time(NOW + 7200))
         return DEAD
 
-    service = SignInService(answer)
+    service = SignInService(respond)
     assert bearer(asyncio.run(credential(write_store(tmp_path), service.fetch).sign(CHAT))) == "theirs"
     assert len(service.calls) == 1
 
@@ -280,8 +280,8 @@ def test_a_dead_refresh_token_says_to_log_in_and_is_not_tried_again(tmp_path: Pa
 
 
 def test_a_login_of_another_region_is_reported(tmp_path: Path) -> None:
-    answer = json_response({"error": "invalid_request", "error_description": "Invalid token provided"}, 400)
-    service = SignInService(lambda _: answer)
+    response = json_response({"error": "invalid_request", "error_description": "Invalid token provided"}, 400)
+    service = SignInService(lambda _: response)
     fault = fault_of(credential(write_store(tmp_path, **IDC, region="eu-west-1"), service.fetch))
     assert "eu-west-1" in str(fault)
     assert "--region" in str(fault)
@@ -289,7 +289,7 @@ def test_a_login_of_another_region_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_correction_of_the_region_is_tried_although_the_token_is_the_same(tmp_path: Path) -> None:
-    def answer(_: HttpRequest) -> HttpResponse:
+    def respond(_: HttpRequest) -> HttpResponse:
         wrong = "eu-west-1" in service.calls[-1][0]
         return (
             json_response({"error": "invalid_request"}, 400)
@@ -297,7 +297,7 @@ def test_a_correction_of_the_region_is_tried_although_the_token_is_the_same(tmp_
             else json_response({"accessToken": "access-2", "expiresIn": 60})
         )
 
-    service = SignInService(answer)
+    service = SignInService(respond)
     subject = credential(write_store(tmp_path, **IDC, region="eu-west-1"), service.fetch)
     fault_of(subject)
     write_store(tmp_path, **IDC, region="us-east-1")
@@ -315,15 +315,15 @@ def test_no_call_goes_to_a_host_made_of_a_bad_region(tmp_path: Path, region: str
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("response", "words"),
     [
         (json_response({"error": "invalid_client"}, 400), "client registration"),
         (json_response({"message": "x"}, 401), "no longer valid"),
         (HttpResponse(403, (("x-amzn-errortype", "InvalidGrantException:http://x"),), b""), "no longer valid"),
     ],
 )
-def test_what_lasts_says_to_log_in(tmp_path: Path, answer: HttpResponse, words: str) -> None:
-    fault = fault_of(credential(write_store(tmp_path, **IDC), SignInService(lambda _: answer).fetch))
+def test_what_lasts_says_to_log_in(tmp_path: Path, response: HttpResponse, words: str) -> None:
+    fault = fault_of(credential(write_store(tmp_path, **IDC), SignInService(lambda _: response).fetch))
     assert words in str(fault)
     assert "dragoman auth login kiro" in str(fault)
     assert (fault.is_permanent, fault.fault.kind) == (True, "auth")
@@ -368,8 +368,8 @@ async def test_secrets_are_in_no_log_no_description_and_no_error(
 ) -> None:
     echo = json_response({"error": "odd", "error_description": "access-1 refresh-1 client-secret-1"}, 400)
     caplog.set_level(logging.DEBUG)
-    for answer in (echo, json_response({"accessToken": "access-1", "refreshToken": "refresh-1"})):
-        subject = credential(write_store(tmp_path, **IDC), SignInService(lambda _, it=answer: it).fetch)  # type: ignore[misc]
+    for response in (echo, json_response({"accessToken": "access-1", "refreshToken": "refresh-1"})):
+        subject = credential(write_store(tmp_path, **IDC), SignInService(lambda _, it=response: it).fetch)  # type: ignore[misc]
         (error,) = await asyncio.gather(subject.sign(CHAT), return_exceptions=True)
         shown = f"{error if isinstance(error, Exception) else ''} {subject.describe()} {vars(subject)} {caplog.text}"
         assert [secret for secret in SECRETS if secret in shown] == []
@@ -431,7 +431,7 @@ async def test_a_login_that_was_removed_is_not_used_any_more(tmp_path: Path) -> 
     assert bearer(await subject.sign(CHAT)) == "access-1"
 
 
-# --- what goes out
+# --- what is sent
 
 
 def signed(
@@ -457,7 +457,7 @@ def test_an_api_key_is_sent_as_one_without_a_profile_and_never_renewed() -> None
     subject = credential(ApiKeyStore(SecretText("ksk_1")), SignInService(grant_tokens()).fetch, profile="auto")
     request = asyncio.run(subject.sign(CHAT))
     assert (bearer(request), request.header("tokentype"), request.body) == ("ksk_1", "API_KEY", CHAT.body)
-    assert not asyncio.run(subject.refused(403, request))
+    assert not asyncio.run(subject.on_refusal(403, request))
 
 
 def test_an_external_provider_is_asked_by_form_at_its_own_endpoint(tmp_path: Path) -> None:
@@ -529,10 +529,10 @@ def test_one_region_that_refuses_does_not_hide_the_profile_of_the_other(tmp_path
     )
 
 
-def test_without_any_profile_the_request_goes_out_and_the_service_may_say_why(tmp_path: Path) -> None:
-    for answer in (_lists(), lambda _: json_response({}, 500), _lists("arn:aws:s3:::bucket")):
+def test_without_any_profile_the_request_is_sent_and_the_service_may_say_why(tmp_path: Path) -> None:
+    for response in (_lists(), lambda _: json_response({}, 500), _lists("arn:aws:s3:::bucket")):
         assert (
-            signed(write_store(tmp_path, **IDC, expires_at=LIVE), SignInService(answer), profile="auto").body
+            signed(write_store(tmp_path, **IDC, expires_at=LIVE), SignInService(response), profile="auto").body
             == CHAT.body
         )
 
@@ -564,8 +564,8 @@ async def test_a_signed_conversation_of_our_own_dialect_passes_a_host_that_needs
     with running_simulator("kiro", profile="paranoid", limits=SimulatorLimits(profile_required=True)) as simulator:
         store = write_store(tmp_path, **IDC, endpoint=simulator.url)
         subject = credential(store, fetch, profile="auto")
-        answer = await fetch(simulator.url, await subject.sign(request))
-    assert (answer.status, paths(simulator)) == (200, ["/token", "/", "/generateAssistantResponse"])
+        response = await fetch(simulator.url, await subject.sign(request))
+    assert (response.status, paths(simulator)) == (200, ["/token", "/", "/generateAssistantResponse"])
 
 
 def test_the_quota_is_read(tmp_path: Path) -> None:
@@ -577,13 +577,13 @@ def test_the_quota_is_read(tmp_path: Path) -> None:
 
 
 def test_a_free_trial_counts_while_it_lasts(tmp_path: Path) -> None:
-    def answer(status: str) -> HttpResponse:
+    def respond(status: str) -> HttpResponse:
         trial = {"freeTrialStatus": status, "currentUsage": 5, "usageLimit": 500}
         return json_response({"usageBreakdownList": [{"currentUsage": 10, "usageLimit": 50, "freeTrialInfo": trial}]})
 
     store = write_store(tmp_path, expires_at=LIVE, profile_arn=ARN)
     for status, left in (("ACTIVE", 535), ("EXPIRED", 40)):
-        service = SignInService(lambda _, status=status: answer(status))  # type: ignore[misc]
+        service = SignInService(lambda _, status=status: respond(status))  # type: ignore[misc]
         assert asyncio.run(credential(store, service.fetch).usage()).remaining == left
 
 
@@ -595,5 +595,5 @@ async def test_a_configured_key_signs_in_the_style_of_its_upstream() -> None:
 
     assert (await configured(key, "authorization").sign(request)).header("authorization") == "Bearer sk-1"
     assert (await configured(key, "x-api-key").sign(request)).headers == (("x-api-key", "sk-1"),)
-    assert await configured(key, "authorization").refused(401) is False
+    assert await configured(key, "authorization").on_refusal(401) is False
     assert await configured(plain_value(""), "authorization").sign(CHAT) == CHAT

@@ -54,7 +54,7 @@ class Sleeper:
 def service(*polls: HttpResponse | Exception) -> SignInService:
     left = iter(polls)
 
-    def answer(request: HttpRequest) -> HttpResponse | Exception:
+    def respond(request: HttpRequest) -> HttpResponse | Exception:
         match request.path:
             case "/client/register":
                 return json_response(REGISTERED)
@@ -63,7 +63,7 @@ def service(*polls: HttpResponse | Exception) -> SignInService:
             case _:
                 return next(left)
 
-    return SignInService(answer)
+    return SignInService(respond)
 
 
 def wait(sign_in: SignInService, sleeper: Sleeper, **more: Any) -> Token:

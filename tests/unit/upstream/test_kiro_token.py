@@ -1,4 +1,4 @@
-"""The token as a value: its spellings, its times, and that it keeps its secrets."""
+"""The Kiro token as a value: its spellings, its times, and that it keeps its secrets."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_both_spellings_are_the_same_token() -> None:
     assert parse_token(CAMEL, "a") == parse_token(snake, "b")
 
 
-def test_our_own_spelling_is_that_of_document_000_and_comes_back() -> None:
+def test_our_own_format_has_the_fields_of_the_mock_token_and_round_trips() -> None:
     token = parse_token(CAMEL, "a")
     written = render_token(token)
     assert {"type", "access_token", "refresh_token", "expires_at", "profile_arn"} <= set(written)
@@ -131,7 +131,7 @@ def test_a_document_without_a_token_says_what_to_do(wrong: dict[str, object]) ->
         parse_token(wrong, "the file")  # type: ignore[arg-type]
 
 
-def test_no_secret_shows_itself() -> None:
+def test_no_secret_is_printed() -> None:
     token = parse_token(document(**IDC), "x")
     shown = f"{token!r} {token} {token.access} {token.refresh!r} {[token]} {[SecretText('access-1')]}"
     assert [secret for secret in SECRETS if secret in shown] == []
@@ -161,7 +161,7 @@ def test_regions_are_known_by_their_shape(region: str) -> None:
     ],
 )
 @pytest.mark.parametrize("service", ["social", "oidc", "api"])
-def test_no_host_is_built_of_what_is_no_region(region: str, service: str) -> None:
+def test_no_host_is_built_from_an_invalid_region(region: str, service: str) -> None:
     with pytest.raises(CredentialFault, match="region"):
         Endpoints().at(service, region)
 

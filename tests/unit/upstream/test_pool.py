@@ -36,12 +36,12 @@ async def body_of(client: HttpClient, url: str, request: HttpRequest = POST) -> 
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "reply",
     [OK, b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"],
     ids=["length", "chunked"],
 )
-async def test_a_thousand_requests_make_one_connection(run: Run, answer: bytes) -> None:
-    async with run_client_and_server(respond_with(answer)) as (server, client):
+async def test_a_thousand_requests_make_one_connection(run: Run, reply: bytes) -> None:
+    async with run_client_and_server(respond_with(reply)) as (server, client):
         for _ in range(1000):
             assert await body_of(client, server.url) == b"ok"
         assert (server.connections, len(server.requests)) == (1, 1000)
@@ -220,14 +220,14 @@ async def test_base_urls_of_one_origin_share_connections_and_others_do_not(run: 
 async def twice(
     script: ConnectionScript, pause: float = 0.05, timeouts: HttpTimeouts | None = None
 ) -> tuple[bytes, int, int]:
-    """Ask twice; give the second answer, the connections made and the requests seen."""
+    """Ask twice; give the second response, the connections made and the requests seen."""
     async with run_server(script) as server:
         client = HttpClient()
         try:
             await body_of(client, server.url)
             await asyncio.sleep(pause)
-            answer = await (await client.open(server.url, POST, timeouts=timeouts)).read(100)
-            return answer, server.connections, len(server.requests)
+            reply = await (await client.open(server.url, POST, timeouts=timeouts)).read(100)
+            return reply, server.connections, len(server.requests)
         finally:
             assert client.pools()[0].active == 0
             await client.aclose()
@@ -280,7 +280,7 @@ async def test_a_kept_connection_is_looked_at_each_time(run: Run, monkeypatch: p
 
 
 @pytest.mark.parametrize("how", [ServerConnection.close, ServerConnection.reset])
-def test_a_connection_closed_in_answer_to_a_request_is_retried_once(run: Run, how: object) -> None:
+def test_a_connection_closed_in_response_to_a_request_is_retried_once(run: Run, how: object) -> None:
     async def script(connection: ServerConnection) -> None:
         await connection.request()
         await connection.send(OK)
@@ -291,7 +291,7 @@ def test_a_connection_closed_in_answer_to_a_request_is_retried_once(run: Run, ho
     assert run(twice(script)) == (b"ok", 2, 3)
 
 
-async def test_it_is_retried_on_a_new_connection_and_never_again(run: Run) -> None:
+async def test_a_request_on_a_stale_connection_is_retried_once_on_a_new_one(run: Run) -> None:
     async def script(connection: ServerConnection) -> None:
         await connection.request()
         if not connection.peer.requests[2:]:
@@ -308,7 +308,7 @@ async def test_it_is_retried_on_a_new_connection_and_never_again(run: Run) -> No
 
 
 @pytest.mark.parametrize("data", [b"H", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n"])
-async def test_after_one_byte_of_an_answer_nothing_is_sent_again(run: Run, data: bytes) -> None:
+async def test_after_one_byte_of_a_response_nothing_is_sent_again(run: Run, data: bytes) -> None:
     async def script(connection: ServerConnection) -> None:
         await connection.request()
         await connection.send(OK)
@@ -353,7 +353,7 @@ async def test_a_new_connection_that_closes_without_a_response_is_not_retried(ru
         assert len(server.requests) == 1
 
 
-async def test_an_answer_before_the_request_is_written_is_given_and_its_connection_not_kept(run: Run) -> None:
+async def test_a_response_before_the_request_is_written_is_given_and_its_connection_not_kept(run: Run) -> None:
     async def script(connection: ServerConnection) -> None:
         await connection.reader.readuntil(b"\r\n\r\n")
         await connection.send(b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nbig")
@@ -378,7 +378,7 @@ async def test_closing_the_client_ends_every_call_and_leaves_nothing_open(run: R
             await client.open(server.url, POST)
 
 
-# --- Many exchanges at once, a good part of which go wrong: nothing may stay behind, and no answer reach another's
+# --- Many exchanges at once, a good part of which go wrong: nothing may stay behind, and no response reach another's
 # asker
 
 CALLS = 400

@@ -94,7 +94,7 @@ def test_after_a_refusal_keys_are_looked_for_again(monkeypatch: pytest.MonkeyPat
     credential = AwsCredential("aws", URL, "eu-central-1")
     assert "OLD" in credential.sign_blocking(HttpRequest("POST", "/")).header("authorization")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "NEW")
-    assert asyncio.run(credential.refused(403)) is True
+    assert asyncio.run(credential.on_refusal(403)) is True
     assert "NEW" in credential.sign_blocking(HttpRequest("POST", "/")).header("authorization")
 
 

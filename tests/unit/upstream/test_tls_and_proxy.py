@@ -174,13 +174,15 @@ def ragged(connection: ServerConnection) -> None:
         sock.shutdown(socket.SHUT_WR)
 
 
-@pytest.mark.parametrize("answer", [CHUNKED + b"5\r\nhello\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello"])
+@pytest.mark.parametrize(
+    "response", [CHUNKED + b"5\r\nhello\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello"]
+)
 @pytest.mark.parametrize("end", [ServerConnection.close, ragged])
 async def test_a_cut_inside_tls_is_no_clean_end(
-    run: Run, authority: CertificateAuthority, answer: bytes, end: object
+    run: Run, authority: CertificateAuthority, response: bytes, end: object
 ) -> None:
     assert callable(end)
-    async with run_client_and_server(respond_once(answer, end=end), tls=authority.server("localhost")) as (
+    async with run_client_and_server(respond_once(response, end=end), tls=authority.server("localhost")) as (
         server,
         client,
     ):
@@ -240,7 +242,7 @@ class Tunnels:
 
 @contextlib.asynccontextmanager
 async def proxy(
-    answer: bytes = b"HTTP/1.1 200 Connection established\r\n\r\n", size: int = 0
+    response: bytes = b"HTTP/1.1 200 Connection established\r\n\r\n", size: int = 0
 ) -> AsyncIterator[Tunnels]:
     it = Tunnels()
 
@@ -254,10 +256,10 @@ async def proxy(
         head = await connection.reader.readuntil(b"\r\n\r\n")
         it.heads += (head,)
         host, _, port = head.split()[1].decode().rpartition(":")
-        for at in range(0, len(answer), size or len(answer) or 1):
-            await connection.send(answer[at : at + (size or len(answer))])
+        for at in range(0, len(response), size or len(response) or 1):
+            await connection.send(response[at : at + (size or len(response))])
             await asyncio.sleep(0)
-        if not answer.startswith(b"HTTP/1.1 200") or not answer.endswith(b"\r\n\r\n"):
+        if not response.startswith(b"HTTP/1.1 200") or not response.endswith(b"\r\n\r\n"):
             return
         reader, writer = await asyncio.open_connection(host, int(port))
         with contextlib.suppress(ConnectionError):
@@ -297,7 +299,7 @@ REFUSALS = {
     "half a head": (b"HTTP/1.1 200 OK\r\n", "did not send an HTTP response"),
     "not HTTP": (b"SSH-2.0\r\n\r\n", "did not send an HTTP response"),
     "a head without end": (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000, "did not send an HTTP response"),
-    "more than an answer": (b"HTTP/1.1 200 OK\r\n\r\nHTTP", "bytes after its response"),
+    "more than a response": (b"HTTP/1.1 200 OK\r\n\r\nHTTP", "bytes after its response"),
 }
 
 
@@ -305,11 +307,11 @@ REFUSALS = {
 async def test_a_proxy_that_refuses_is_reported_and_no_request_is_sent(
     run: Run, authority: CertificateAuthority, case: str
 ) -> None:
-    answer, words = REFUSALS[case]
+    response, words = REFUSALS[case]
 
     async with (
         run_client_and_server(respond_with(OK), tls=authority.server("localhost")) as (server, client),
-        proxy(answer) as between,
+        proxy(response) as between,
     ):
         with pytest.raises(ConnectFailed, match=words) as caught:
             await read(client, server.url, authority.tls, between.url.replace("://", "://me:secret@"))

@@ -83,9 +83,9 @@ async def test_a_turn_translates_at_most_the_stated_bytes(run: Run) -> None:
 
 
 async def test_small_http_chunks_are_counted_as_they_come(run: Run) -> None:
-    answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
-    async with run_client_and_server(sending(answer + small_chunks(BODY[:65536], 1), chunk=700)) as (server, client):
+    async with run_client_and_server(sending(head + small_chunks(BODY[:65536], 1), chunk=700)) as (server, client):
         turns = Turns()
         await (await client.open(server.url, POST)).pump(turns.take)
     assert turns.body == BODY[:65536]
@@ -123,13 +123,13 @@ def test_an_end_of_the_connection_does_not_overtake_kept_bytes(run: Run, then: s
     assert run(main(None if then == "close" else SIZE + 1)) == (BODY, "end" if then == "close" else "cut")
 
 
-async def test_a_connection_is_kept_after_an_answer_of_many_turns(run: Run) -> None:
+async def test_a_connection_is_kept_after_a_response_of_many_turns(run: Run) -> None:
     async with run_client_and_server(sending(head(SIZE), BODY)) as (server, client):
         same = [await (await client.open(server.url, POST)).read(SIZE) == BODY for _ in range(3)]
         assert (server.connections, same) == (1, [True, True, True])
 
 
-async def test_bytes_behind_an_answer_close_the_connection_whatever_turn_they_are_in(run: Run) -> None:
+async def test_bytes_behind_a_response_close_the_connection_whatever_turn_they_are_in(run: Run) -> None:
     async with run_client_and_server(sending(head(SIZE), BODY + head(2) + b"no" + BODY)) as (server, client):
         same = [await (await client.open(server.url, POST)).read(SIZE) == BODY for _ in range(2)]
         assert (server.connections, same) == (2, [True, True])
@@ -159,7 +159,7 @@ async def test_a_reader_that_pauses_gets_no_more_than_was_given_then(run: Run) -
     assert paused_at <= MAX_BUFFERED + MOST
 
 
-async def test_giving_an_answer_up_between_two_turns_ends_it(run: Run) -> None:
+async def test_giving_a_response_up_between_two_turns_ends_it(run: Run) -> None:
     async with run_client_and_server(sending(head(SIZE), BODY)) as (server, client):
         turns = Turns()
         reply = await client.open(server.url, POST)
@@ -180,7 +180,7 @@ def test_a_loop_that_stood_still_reads_before_it_judges_silence(run: Run) -> Non
     limits, busy = HttpTimeouts(idle=0.3), threading.Event()
     listener = socket.create_server(("127.0.0.1", 0))
 
-    def answer() -> None:
+    def respond() -> None:
         with listener, listener.accept()[0] as connection:
             connection.recv(65536)
             connection.sendall(head(2) + b"o")
@@ -211,7 +211,7 @@ def test_a_loop_that_stood_still_reads_before_it_judges_silence(run: Run) -> Non
         await client.aclose()
         return b"".join(got)
 
-    thread = threading.Thread(target=answer)
+    thread = threading.Thread(target=respond)
     thread.start()
     try:
         assert run(main()) == b"ok"
@@ -248,7 +248,7 @@ class Case:
         self.pauses = chance.random() < 0.6
         self.early = self.end.startswith("early") and len(self.body) > 1
 
-    def answer(self) -> bytes:
+    def respond(self) -> bytes:
         body, chance = self.body, self.chance
         if self.framing == "length":
             return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
@@ -260,7 +260,7 @@ class Case:
         return b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + data + b"0\r\n\r\n"
 
     async def send_case(self, connection: ServerConnection) -> None:
-        data, chance = self.answer(), self.chance
+        data, chance = self.respond(), self.chance
         if self.early:
             data = data[: len(data) - chance.randrange(1, len(self.body))]
         while data:

@@ -272,7 +272,7 @@ def test_one_long_message_in_small_reads_is_linear(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1024, 16])
-def test_a_read_costs_the_same_however_much_is_held(size: int) -> None:
+def test_a_read_costs_the_same_however_much_is_buffered(size: int) -> None:
     decoder = EventStreamDecoder()
     decoder.feed(encode_event("e", bytes(20 << 20))[:100])
     check_constant_read_cost(decoder.feed, size)
@@ -340,7 +340,7 @@ def test_cut_anywhere_it_is_leftmost_longest(markers: set[str], texts: list[str]
 
 
 @given(some_markers, some_text)
-def test_nothing_is_held_but_the_beginning_of_a_marker(markers: set[str], texts: list[str]) -> None:
+def test_nothing_is_buffered_but_the_beginning_of_a_marker(markers: set[str], texts: list[str]) -> None:
     splitter = Splitter(Markers(markers))
     for at, text in enumerate(texts):
         splitter.feed(text)
@@ -394,7 +394,7 @@ def test_a_tool_section_character_by_character() -> None:
 @pytest.mark.parametrize(
     ("text", "rest"), [("a > b", ""), ("a < b", ""), ("", ""), ("if a <", "<"), ("b\n<|", "<|"), ("<|x", "")]
 )
-def test_text_without_a_marker_is_held_only_where_one_may_begin(text: str, rest: str) -> None:
+def test_text_without_a_marker_is_buffered_only_where_one_may_begin(text: str, rest: str) -> None:
     assert Markers(KIMI).find(text, 0, False) == (len(text) - len(rest), "")
 
 

@@ -24,7 +24,7 @@ def test_frames_do_not_depend_on_cuts(size: int) -> None:
     assert decoder.buffered_bytes == 0 and not list(decoder.close())
 
 
-def test_what_is_held_is_counted_and_limited() -> None:
+def test_what_is_buffered_is_counted_and_limited() -> None:
     decoder = NdjsonDecoder(8)
     assert not list(decoder.feed(b'{"a"')) and decoder.buffered_bytes == 4
     frames = decoder.feed(b":1}\n{}\n" + b"x" * 9)

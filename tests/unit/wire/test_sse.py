@@ -201,7 +201,7 @@ def test_one_long_frame_in_small_reads_is_linear(block: Any) -> None:
 
 @pytest.mark.parametrize("head", [b"data: ", b"event: e\r\ndata: "])
 @pytest.mark.parametrize("size", [1024, 16])
-def test_a_read_costs_the_same_however_much_is_held(head: bytes, size: int) -> None:
+def test_a_read_costs_the_same_however_much_is_buffered(head: bytes, size: int) -> None:
     decoder = SseDecoder()
     decoder.feed(head)
     check_constant_read_cost(decoder.feed, size)
@@ -268,7 +268,7 @@ def test_query_parameters_are_decoded() -> None:
     assert request.path == "/v1beta/models/a%2Fb"
 
 
-def test_they_are_values() -> None:
+def test_requests_and_responses_are_values() -> None:
     assert HttpResponse(200) == HttpResponse(200)
     with pytest.raises(AttributeError):
         HttpResponse(200).status = 500  # type: ignore[misc]

@@ -324,7 +324,7 @@ _KINDS.update(
 
 
 def render_content(blocks: Sequence[Block], blame: type[DragomanError] = Unrepresentable) -> Json:
-    """Write content as clients do: a single plain text is a string."""
+    """Return content as JSON: a string for a single text without other data, otherwise an array of blocks."""
     if len(blocks) == 1 and (plain := plain_text(blocks[0])) is not None:
         return plain
     return [render_block(block, blame) for block in blocks]
@@ -387,13 +387,13 @@ def render_reasoning(block: Reasoning, blame: type[DragomanError] = Unrepresenta
     if signature is not None and signature.kind == "redacted" and not block.text:
         return {"type": "redacted_thinking", "data": signature.data}
     if signature is not None and signature.kind != "signature":
-        raise blame(f"anthropic cannot represent reasoning with {signature.kind} data", at=block.at.path)
+        raise blame(f"Anthropic cannot represent reasoning with {signature.kind} data", at=block.at.path)
     return {"type": "thinking", "thinking": block.text, "signature": signature.data if signature else ""}
 
 
 def _render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
     if block.form not in _SOURCES.get(block.kind, ()):
-        raise blame(f"anthropic does not accept {block.kind} given as {block.form}", at=block.at.path)
+        raise blame(f"Anthropic does not accept {block.kind} given as {block.form}", at=block.at.path)
     source: dict[str, Json] = {"type": block.form}
     if block.form == "url":
         source["url"] = block.data
@@ -409,4 +409,4 @@ def _render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
 
 def _refuse_signature(signature: Signature | None, at: Location, blame: type[DragomanError]) -> None:
     if signature is not None:
-        raise blame("anthropic accepts signatures only on reasoning", at=at.path)
+        raise blame("Anthropic accepts signatures only on reasoning", at=at.path)

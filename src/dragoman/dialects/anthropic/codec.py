@@ -183,7 +183,7 @@ class AnthropicListing:
 
     def entry(self, model: ListedModel) -> dict[str, Json]:
         entry: dict[str, Json] = {"type": "model", "id": model.name, "display_name": model.title or model.name}
-        limits = {"max_input_tokens": model.window, "max_tokens": model.longest_answer}
+        limits = {"max_input_tokens": model.window, "max_tokens": model.max_output_tokens}
         return {**entry, "created_at": iso_time(model.created), **limits}
 
     def render_list(self, entries: list[Json]) -> Json:

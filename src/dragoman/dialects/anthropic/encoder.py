@@ -177,7 +177,7 @@ def _or(value: Json, default: int) -> int:
 def render_reply(reply: Reply, request: Conversation, environment: Environment) -> bytes:
     """Write a whole reply."""
     if len(reply.choices) != 1:
-        raise LocalMisuse(f"an anthropic reply can have only one choice, not {len(reply.choices)}")
+        raise LocalMisuse(f"an Anthropic reply can have only one choice, not {len(reply.choices)}")
     choice = reply.choices[0]
     body = render_envelope(reply.id or environment.new_id("msg_"), reply.model or request.model)
     body["content"] = [render_block(block, LocalMisuse) for block in choice.blocks]
@@ -350,7 +350,7 @@ class AnthropicEncoder(NumberedEncoder):
                 self._release(key, out)
             out.append(Payload(_DELTA, _SIGNATURE % (self._index[key], jsonio.quote(signature.data))))
         else:
-            raise LocalMisuse(f"an anthropic block of this type cannot have the {signature.kind} of {signature.family}")
+            raise LocalMisuse(f"an Anthropic block of this type cannot have the {signature.kind} of {signature.family}")
 
     def _cited(self, event: ev.CitationAdded, out: list[Payload]) -> None:
         data = jsonio.encode(render_citation(event.citation, LocalMisuse))

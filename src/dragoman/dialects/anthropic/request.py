@@ -393,17 +393,19 @@ def render_request(conversation: Conversation) -> ApiRequest:
 
 def _refuse_unsupported(conversation: Conversation) -> None:
     if conversation.choices != 1:
-        raise Unrepresentable("anthropic returns one reply per request", at="n")
+        raise Unrepresentable("Anthropic returns one reply per request: set n to 1", at="n")
     if conversation.previous_id is not None:
         raise Unrepresentable(
-            "anthropic cannot continue a stored response; send the whole conversation without previous_response_id",
+            "Anthropic cannot continue a stored response; send the whole conversation without previous_response_id",
             at="previous_response_id",
         )
     if conversation.output.kind == "json":
-        raise Unrepresentable("anthropic has no JSON output without a schema", at="response_format")
+        raise Unrepresentable(
+            "Anthropic has no JSON output without a schema: give one, or ask for text", at="response_format"
+        )
     for name in conversation.sampling:
         if name not in SAMPLING_FIELDS:
-            raise Unrepresentable(f"anthropic has no setting {name}", at=name)
+            raise Unrepresentable(f"Anthropic has no setting {name}; leave it out", at=name)
 
 
 def _body(conversation: Conversation) -> dict[str, Json]:
@@ -446,7 +448,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
         is_own_search = tool.family == FAMILY and not tool.data and tool.effects
         return render_search(tool.effects[0], is_tool=True) if is_own_search else render_block(tool)
     if tool.schema is None:
-        message = f"the tool {tool.name} accepts free text; anthropic supports only tools with a schema"
+        message = f"the tool {tool.name} accepts free text; Anthropic supports only tools with a schema"
         raise Unrepresentable(message, at=tool.at.path)
     body: dict[str, Json] = {"name": tool.name}
     if tool.description:
@@ -464,7 +466,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
 
 def _render_choice(choice: ToolChoice) -> Json:
     if (choice.mode == "one") != (len(choice.names) == 1) or (choice.names and choice.mode != "one"):
-        raise Unrepresentable("anthropic cannot limit the tool choice to some tools", at="tool_choice")
+        raise Unrepresentable("Anthropic cannot limit the tool choice to some tools", at="tool_choice")
     return render_claude_choice(choice)
 
 

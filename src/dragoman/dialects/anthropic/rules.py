@@ -1,6 +1,6 @@
 """The rules of Anthropic's API for requests, which `dragoman check` runs; independent of the codec. Pure.
 
-`dragoman check` runs them. The table also has the rules of streams, which stream_rules.py checks.
+The table also has the rules of streams, which stream_rules.py checks.
 """
 
 from __future__ import annotations

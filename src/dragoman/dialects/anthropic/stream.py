@@ -8,7 +8,7 @@ replace it. It buffers a signature until the next frame that is not a signature,
     before message_start    ping, error
     message_start           then blocks; a block is content_block_start, deltas of its kind, content_block_stop
     message_delta           stop reason and token counts; the reason takes effect when no block is open
-    message_stop            the end; without it the stream was cut (docs/decisions/answers.md#d7)
+    message_stop            the end; without it the stream was cut (docs/decisions/responses.md#d7)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
 
-_SILENT = (b"", b"null", b"[DONE]")  # frames that no client can read as an event (docs/decisions/answers.md#d51)
+_SILENT = (b"", b"null", b"[DONE]")  # frames that no client can read as an event (docs/decisions/responses.md#d51)
 
 
 class _Delta(Struct, gc=False):

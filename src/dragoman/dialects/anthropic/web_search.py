@@ -1,8 +1,8 @@
-"""Searches of the web in Anthropic's form: the tool that declares them, and their blocks, as effects. Pure.
+"""Parse and render searches of the web in Anthropic's form: the tool that declares them, and their blocks. Pure.
 
-A search is two blocks: `server_tool_use` with the query, and `web_search_tool_result` with the pages or an error. Only
-Anthropic's service can read the `encrypted_content` of its own results. Results of other services, which the gateway or
-another filter has translated, have their text there, so that it returns with the conversation.
+A search is two blocks: `server_tool_use` with the query, and `web_search_tool_result` with the pages or an error. The
+`encrypted_content` of a result can be read only by the service that made it. In a result that was translated from
+another dialect, Dragoman writes the text of the page there, and reads it again when the client sends the conversation.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ def web_search_effects(kind: str, data: Mapping[str, Json]) -> tuple[Effect, ...
 
 
 def _page(result: Mapping[str, Json]) -> WebPage:
-    url, title, age, sealed = (text(result.get(name)) for name in ("url", "title", "page_age", "encrypted_content"))
-    return WebPage(url, title, _opened(sealed), age)
+    url, title, age, encrypted = (text(result.get(name)) for name in ("url", "title", "page_age", "encrypted_content"))
+    return WebPage(url, title, _decode_own_content(encrypted), age)
 
 
-def _opened(sealed: str) -> str:
+def _decode_own_content(encrypted: str) -> str:
     """Return the text of a result that is ours; empty for one that Anthropic has encrypted."""
-    if not sealed.startswith(OURS):
+    if not encrypted.startswith(OURS):
         return ""
     try:
-        return base64.b64decode(sealed.removeprefix(OURS), validate=True).decode("utf-8", "surrogatepass")
+        return base64.b64decode(encrypted.removeprefix(OURS), validate=True).decode("utf-8", "surrogatepass")
     except ValueError:
         return ""  # The client has changed it.
 
@@ -118,13 +118,13 @@ def _render_options(options: SearchOptions) -> dict[str, Json]:
 
 
 def _render_page(page: WebPage) -> Json:
-    sealed = OURS + base64.b64encode(page.text.encode("utf-8", "surrogatepass")).decode()
+    encrypted = OURS + base64.b64encode(page.text.encode("utf-8", "surrogatepass")).decode()
     age = page.age or None
     return {
         "type": "web_search_result",
         "url": page.url,
         "title": page.title or _host(page.url),
-        "encrypted_content": sealed,
+        "encrypted_content": encrypted,
         "page_age": age,
     }
 

@@ -357,7 +357,7 @@ def render_reasoning(block: Reasoning, blame: type[DragomanError] = Unrepresenta
     if signature is not None and signature.kind == "redacted" and not block.text:
         return {"redactedContent": render_redacted(signature, blame)}
     if signature is not None and signature.kind != "signature":
-        raise blame(f"bedrock has no reasoning with {signature.kind} data", at=block.at.path)
+        raise blame(f"Bedrock has no reasoning with {signature.kind} data", at=block.at.path)
     body: dict[str, Json] = {"text": block.text}
     return {"reasoningText": body | ({"signature": signature.data} if signature else {})}
 
@@ -400,4 +400,4 @@ def json_of_part(part: Text | Media | Opaque) -> tuple[Json] | None:
 
 def _refuse_signature(signature: Signature | None, at: Location, blame: type[DragomanError]) -> None:
     if signature is not None:
-        raise blame("bedrock has signatures only on reasoning", at=at.path)
+        raise blame("Bedrock has signatures only on reasoning", at=at.path)

@@ -67,7 +67,7 @@ class BedrockCodec(Struct, frozen=True):
             traits=traits(
                 "no_blank_text",
                 "result_errors",
-                "no_answer_media",
+                "no_reply_media",
                 "reasoning",
                 "signature_slot",
                 "one_block",

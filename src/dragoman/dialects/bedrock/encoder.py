@@ -104,7 +104,7 @@ class BedrockEncoder(NumberedEncoder):
             self._whole(key, EXTRAS.own_data(block, LocalMisuse), out)
             return
         if isinstance(block, Media):
-            raise LocalMisuse(f"replies of bedrock have no {block.kind}")
+            raise LocalMisuse(f"replies of Bedrock have no {block.kind}")
         self._blocks[key] = block
         self._without_delta.add(key)
         if isinstance(block, ToolCall):

@@ -1,4 +1,4 @@
-"""What all Bedrock nodes share: the family, extra fields, cache points, the vendors of models, and media. Pure."""
+"""Parts that all Bedrock nodes share: the family, extra fields, cache points, vendors of models, and media. Pure."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ CLAUDE_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
 class Vendor(Struct, frozen=True):
-    """What the models of a vendor accept."""
+    """The request fields that the models of a vendor accept."""
 
     name: str = ""
     reasoning: Literal["any", "signed", "unsigned", "none"] = "any"  # reasoning that a request may send back
@@ -145,10 +145,10 @@ def vendor_of(model: str, default: str = "") -> Vendor:
 
 # --- media: a format name of the service is a MIME type in the canonical model, bytes are base64, S3 objects are URLs
 
-Kind: TypeAlias = Literal["image", "document", "audio", "video"]
+MediaKind: TypeAlias = Literal["image", "document", "audio", "video"]
 
 _OFFICE = "application/vnd.openxmlformats-officedocument"
-MIMES: dict[Kind, dict[str, str]] = {
+MIMES: dict[MediaKind, dict[str, str]] = {
     "image": {name: f"image/{name}" for name in ("png", "jpeg", "gif", "webp")},
     "document": {
         "pdf": "application/pdf",
@@ -175,13 +175,13 @@ MIMES: dict[Kind, dict[str, str]] = {
         "three_gp": "video/3gpp",
     },
 }
-FORMATS: dict[Kind, dict[str, str]] = {
+FORMATS: dict[MediaKind, dict[str, str]] = {
     kind: {mime: name for name, mime in names.items()} for kind, names in MIMES.items()
 }
 S3 = "s3://"
 
 
-def parse_media(kind: Kind, fields: Fields, at: str) -> Media | None:
+def parse_media(kind: MediaKind, fields: Fields, at: str) -> Media | None:
     """Read media at `at`; None for an unknown format or source, which the caller keeps as an opaque block."""
     source = fields.child("source")
     format_name = fields.text("format", None)
@@ -197,7 +197,7 @@ def parse_media(kind: Kind, fields: Fields, at: str) -> Media | None:
     return Media(kind, mime, form, data, name, extra=EXTRAS.extra_of(rest), at=Location(at))
 
 
-def _source(source: Fields, kind: Kind) -> tuple[Literal["base64", "url", "text"], str, dict[str, Json]] | None:
+def _source(source: Fields, kind: MediaKind) -> tuple[Literal["base64", "url", "text"], str, dict[str, Json]] | None:
     """Return the form of the data, the data, and the unknown fields of the source."""
     if source.has("bytes"):
         data = source.text("bytes")
@@ -222,14 +222,14 @@ def render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
     """Write media as the one member of its block. Raises `blame` for media that the service does not accept."""
     form = FORMATS[block.kind].get(block.mime)
     if form is None:
-        raise blame(f"bedrock has no {block.kind} of type {block.mime or 'unknown'}", at=block.at.path)
+        raise blame(f"Bedrock has no {block.kind} of type {block.mime or 'unknown'}", at=block.at.path)
     body: dict[str, Json] = {"format": form}
     if block.kind == "document":
         if not block.name:
-            raise blame("a document of bedrock must have a name", at=block.at.path)
+            raise blame("a document of Bedrock must have a name", at=block.at.path)
         body["name"] = block.name
     elif block.name:
-        raise blame(f"bedrock has no name for {block.kind}", at=block.at.path)
+        raise blame(f"Bedrock has no name for {block.kind}", at=block.at.path)
     body["source"] = _render_source(block, blame)
     return {block.kind: EXTRAS.with_extra(body, block.extra)}
 
@@ -241,4 +241,4 @@ def _render_source(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
         return {"s3Location": {"uri": block.data}}
     if block.form == "text" and block.kind == "document":
         return {"text": block.data}
-    raise blame(f"bedrock has no {block.kind} given as {block.form}", at=block.at.path)
+    raise blame(f"Bedrock has no {block.kind} given as {block.form}", at=block.at.path)

@@ -63,16 +63,18 @@ def _each_media(
     """
     before = len(notes)
 
-    def fitted(block: Block, turn: int | None) -> Iterator[Block]:
+    def fit_blocks(block: Block, turn: int | None) -> Iterator[Block]:
         if isinstance(block, ToolResult) and any(isinstance(part, Media) for part in block.content):
-            yield structs.replace(block, content=tuple(each for part in block.content for each in fitted(part, None)))
+            yield structs.replace(
+                block, content=tuple(each for part in block.content for each in fit_blocks(part, None))
+            )
         elif not isinstance(block, Media):
             yield block
         elif (replacement := fit(block, turn)) is not None:
             yield replacement
 
     messages = tuple(
-        structs.replace(message, blocks=tuple(each for block in message.blocks for each in fitted(block, turn)))
+        structs.replace(message, blocks=tuple(each for block in message.blocks for each in fit_blocks(block, turn)))
         for turn, message in enumerate(conversation.messages)
     )
     return conversation if len(notes) == before else structs.replace(conversation, messages=messages)
@@ -105,8 +107,8 @@ def _known_type(media: Media, notes: Notes) -> Media:
 def _replaced(media: Media, what: str, last: bool, notes: Notes) -> Text:
     """Return a line of text for media of an earlier turn. Raises Unrepresentable in the last turn."""
     if last:
-        raise Unrepresentable(f"bedrock does not accept {what}", at=media.at.path)
-    notes.dropped("media.replaced", media.at.path, f"bedrock does not accept {what}; a line of text replaces it")
+        raise Unrepresentable(f"Bedrock does not accept {what}", at=media.at.path)
+    notes.dropped("media.replaced", media.at.path, f"Bedrock does not accept {what}; a line of text replaces it")
     return Text(missing_media_line(media), cache=media.cache, at=media.at)
 
 
@@ -119,22 +121,22 @@ class NameDocuments(Filter):
     def forward(
         self, conversation: Conversation, notes: Notes, facts: Facts
     ) -> tuple[Conversation, MakeResponseFilter | None]:
-        taken: set[str] = set()
-        return _each_media(conversation, notes, lambda media, _: _named(media, taken, notes)), None
+        used_names: set[str] = set()
+        return _each_media(conversation, notes, lambda media, _: _named(media, used_names, notes)), None
 
 
-def _named(media: Media, taken: set[str], notes: Notes) -> Media:
+def _named(media: Media, used_names: set[str], notes: Notes) -> Media:
     if media.kind != "document":
         return media
     # Only letters, digits, single spaces and - ( ) [ ] _ are allowed.
     clean = re.sub(r"[^a-zA-Z0-9 ()\[\]_-]", "-", re.sub(r"\s+", " ", media.name)).strip()
     clean = clean[:LONGEST_NAME].rstrip() or "document"
     number, name = 1, clean
-    while name in taken:
+    while name in used_names:
         number += 1
         suffix = f" ({number})"
         name = clean[: LONGEST_NAME - len(suffix)].rstrip() + suffix
-    taken.add(name)
+    used_names.add(name)
     if name == media.name:
         return media
     notes.renamed("bedrock.document.name", media.at.path, f"the document {media.name!r} is sent as {name!r}")
@@ -256,7 +258,7 @@ class FitUserAndOutput(Filter):
             notes.changed(
                 "bedrock.output.strict",
                 "output",
-                "bedrock has no strict flag for an output schema; it always enforces the schema",
+                "Bedrock has no strict flag for an output schema; it always enforces the schema",
             )
             conversation = structs.replace(conversation, output=structs.replace(output, strict=None))
         user = _legal_user(conversation.user)
@@ -298,7 +300,7 @@ class FitBedrockReasoning(MessageFilter):
             notes.dropped("bedrock.reasoning.refused", block.at.path, reason)
             return ()
         if block.signature is not None and block.signature.kind == "redacted" and block.text:
-            notes.dropped("bedrock.reasoning.redacted", block.at.path, "bedrock has no text next to redacted reasoning")
+            notes.dropped("bedrock.reasoning.redacted", block.at.path, "Bedrock has no text next to redacted reasoning")
             return (structs.replace(block, text=""),)
         return (block,)
 
@@ -308,7 +310,7 @@ class FitBedrockReasoning(MessageFilter):
         if self._accepts == "unsigned" and block.signature is not None:
             return "the model accepts no signed reasoning: another model made it"
         if block.signature is not None and block.signature.kind == "encrypted":
-            return "bedrock has no encrypted reasoning"
+            return "Bedrock has no encrypted reasoning"
         return ""
 
 

@@ -85,7 +85,7 @@ def malformed_fault(reason: Json, *, has_content: bool) -> Fault | None:
     """Return the fault of a reply whose stop reason says that the service could not read the model's output.
 
     Returns None for other reasons, and for a reply with usable content, unless the service dropped a call
-    (docs/decisions/answers.md#d7).
+    (docs/decisions/responses.md#d7).
     """
     if reason not in _MALFORMED or (has_content and reason != _LOST_CALL):
         return None
@@ -131,7 +131,7 @@ _REDUNDANT = ("totalTokens", "cacheReadInputTokenCount", "cacheWriteInputTokenCo
 def render_reply(reply: Reply, request: Conversation, environment: Environment) -> bytes:
     """Write a whole reply."""
     if len(reply.choices) != 1:
-        raise LocalMisuse(f"a reply of bedrock has one choice, not {len(reply.choices)}")
+        raise LocalMisuse(f"a reply of Bedrock has one choice, not {len(reply.choices)}")
     choice = reply.choices[0]
     content: list[Json] = [render_block(block, LocalMisuse) for block in choice.blocks]
     body: dict[str, Json] = {"output": {"message": {"role": "assistant", "content": content}}}

@@ -161,7 +161,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
 def render_choice(choice: ToolChoice, forced: Sequence[str] = ("any", "one")) -> dict[str, Json]:
     """Return toolChoice, or nothing for a mode outside `forced`. Raises Unrepresentable for a subset of the tools."""
     if (choice.mode == "one") != (len(choice.names) == 1) or (choice.names and choice.mode != "one"):
-        raise Unrepresentable("bedrock cannot limit the tool choice to some tools", at="tool_choice")
+        raise Unrepresentable("Bedrock cannot limit the tool choice to some tools", at="tool_choice")
     if choice.mode not in forced:
         return {}
     return {"toolChoice": {"tool": {"name": choice.names[0]}} if choice.mode == "one" else {"any": {}}}
@@ -173,7 +173,7 @@ def render_vendor_choice(choice: ToolChoice, vendor: Vendor) -> Json:
         return None
     if not vendor.claude_fields:
         raise Unrepresentable(
-            f"bedrock cannot express tool choice {choice.mode!r} or parallel calls for this model", at="tool_choice"
+            f"Bedrock cannot express tool choice {choice.mode!r} or parallel calls for this model", at="tool_choice"
         )
     return render_claude_choice(choice)
 
@@ -243,9 +243,9 @@ def _system(items: Iterable[Fields]) -> tuple[Text, ...]:
 def render_request(conversation: Conversation, vendor: Vendor) -> ApiRequest:
     """Write a request. Raises Unrepresentable for content that this dialect cannot express."""
     if conversation.choices != 1:
-        raise Unrepresentable("bedrock returns one reply per request", at="n")
+        raise Unrepresentable("Bedrock returns one reply per request: set n to 1", at="n")
     if conversation.previous_id is not None:
-        message = "bedrock cannot continue a stored response; send the whole conversation without previous_response_id"
+        message = "Bedrock cannot continue a stored response; send the whole conversation without previous_response_id"
         raise Unrepresentable(message, at="previous_response_id")
     body: dict[str, Json] = {}
     if conversation.system:
@@ -308,7 +308,7 @@ def _settings(
     config = _object(fields, "inferenceConfig")
     limit, stops = config.integer("maxTokens", None), config.strings("stopSequences", ())
     sampling = take_sampling(config, {"temperature": "temperature", "top_p": "topP"})
-    top_k = _taken(vendor_fields, vendor.top_k, (int, float))
+    top_k = _take_path(vendor_fields, vendor.top_k, (int, float))
     if isinstance(top_k, int | float):
         sampling["top_k"] = top_k
     output = _object(fields, "outputConfig")
@@ -350,7 +350,7 @@ def _effort(output: Fields, vendor_fields: dict[str, Json], vendor: Vendor) -> s
     path = vendor.effort
     if path[:1] == ("outputConfig",):
         return output.text(path[1], "")
-    effort = _taken(vendor_fields, path[1:], (str,))
+    effort = _take_path(vendor_fields, path[1:], (str,))
     return effort if isinstance(effort, str) else ""
 
 
@@ -369,7 +369,7 @@ def _thinking(effort: str, vendor_fields: dict[str, Json], vendor: Vendor) -> Th
     return Thinking(mode, effort, budget if isinstance(budget, int) else None, show)  # type: ignore[arg-type]
 
 
-def _taken(vendor_fields: dict[str, Json], path: tuple[str, ...], kinds: tuple[type, ...]) -> Json:
+def _take_path(vendor_fields: dict[str, Json], path: tuple[str, ...], kinds: tuple[type, ...]) -> Json:
     """Remove and return the value at a path of one or two names if it has one of the types, else return None.
 
     An object that becomes empty is removed too.
@@ -412,7 +412,7 @@ def render_settings(conversation: Conversation, vendor: Vendor) -> dict[str, Jso
     effort = conversation.thinking.effort
     if effort:
         if not vendor.effort:
-            raise Unrepresentable("bedrock has no thinking effort for this model", at="reasoning_effort")
+            raise Unrepresentable("Bedrock has no thinking effort for this model", at="reasoning_effort")
         (output if vendor.effort[0] == "outputConfig" else vendor_fields)[vendor.effort[1]] = effort
     if output:
         body["outputConfig"] = output
@@ -439,7 +439,7 @@ def _render_inference(conversation: Conversation, vendor: Vendor, vendor_fields:
             parent: dict[str, Json] = vendor_fields.setdefault(outer[0], {}) if outer else vendor_fields  # type: ignore[assignment]
             parent[name] = value
         else:
-            raise Unrepresentable(f"bedrock has no setting {setting} for this model", at=setting)
+            raise Unrepresentable(f"Bedrock has no setting {setting} for this model; leave it out", at=setting)
     if conversation.stop:
         config["stopSequences"] = list(conversation.stop)
     return config
@@ -449,9 +449,11 @@ def _render_output(output: Output) -> dict[str, Json]:
     if output.kind == "text":
         return {}
     if output.kind == "json":
-        raise Unrepresentable("bedrock has no JSON output without a schema", at="response_format")
+        raise Unrepresentable(
+            "Bedrock has no JSON output without a schema: give one, or ask for text", at="response_format"
+        )
     if output.strict is not None:
-        raise Unrepresentable("bedrock has no strict flag for an output schema", at="response_format")
+        raise Unrepresentable("Bedrock has no strict flag for an output schema; leave it out", at="response_format")
     schema: dict[str, Json] = {"schema": jsonio.encode({**(output.schema or {})}).decode()}
     if output.name:
         schema["name"] = output.name
@@ -461,11 +463,11 @@ def _render_output(output: Output) -> dict[str, Json]:
 
 def _render_thinking(thinking: Thinking, vendor: Vendor) -> Json:
     if not vendor.claude_fields or thinking.mode not in _THINKING_TYPES:
-        raise Unrepresentable(f"bedrock cannot express thinking {thinking.mode!r} for this model", at="thinking")
+        raise Unrepresentable(f"Bedrock cannot express thinking {thinking.mode!r} for this model", at="thinking")
     body: dict[str, Json] = {"type": _THINKING_TYPES[thinking.mode]}
     if thinking.budget is not None:
         if thinking.mode != "on":
-            raise Unrepresentable("bedrock has a thinking budget only for thinking that is on", at="thinking")
+            raise Unrepresentable("Bedrock has a thinking budget only for thinking that is on", at="thinking")
         body["budget_tokens"] = thinking.budget
     if thinking.show is not None:
         body["display"] = "summarized" if thinking.show else "omitted"

@@ -1,7 +1,8 @@
-"""The table of the service's rules, and the checks of requests over raw JSON, independent of the codec. Pure.
+"""The rules of Bedrock Converse for requests, which `dragoman check` and the simulator run. Pure.
 
-shapes.py has the published shape of a request, and stream_rules.py checks streams. The detail of a breach repeats the
-service's own message where that is known, so that the simulator can refuse with it.
+The checks read raw JSON and share no code with the codec. The table also has the rules of streams, which
+stream_rules.py checks; shapes.py has the published shape of a request. The detail of a breach repeats the service's own
+message where that is known, so that the simulator can refuse with it.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ stream.usage | documented | advice | usage must have inputTokens, outputTokens a
 breach = RULES.breach
 MAX_CACHE_POINTS = 4
 _NAME = re.compile(r"[a-zA-Z0-9_ ()\[\]-]+\Z")
-_RULE_OF_FLAW = {"unknown": "field.unknown", "missing": "field.required"}  # other rules have the name of the flaw
+_RULE_OF_MISMATCH = {"unknown": "field.unknown", "missing": "field.required"}  # other rules have the name of the flaw
 _SCHEMA_MAPS = frozenset({"properties", "$defs", "definitions", "patternProperties"})
 
 
@@ -106,9 +107,9 @@ def breaches(call: ApiRequest, vendor: Vendor) -> Sequence[Breach]:
     if not isinstance(body, dict):
         return [breach("body.object", "", "the body must be an object")]
     breaches = [
-        breach(_RULE_OF_FLAW.get(flaw.kind, flaw.kind), flaw.at, flaw.detail)
-        for flaw in find_mismatches(body, REQUEST)
-        if flaw.kind != "null"
+        breach(_RULE_OF_MISMATCH.get(mismatch.kind, mismatch.kind), mismatch.at, mismatch.detail)
+        for mismatch in find_mismatches(body, REQUEST)
+        if mismatch.kind != "null"
     ]
     breaches += [*_tools(body), *_thinking(body, vendor), *_output(body)]
     for block, at in objects(body.get("system"), "system"):

@@ -7,7 +7,7 @@ tools, which become one event.
 
     messageStart        then blocks: [contentBlockStart] contentBlockDelta* contentBlockStop
     messageStop         the stop reason; blocks that are still open were cut by a length limit
-                        (docs/decisions/answers.md#d7), or else messageStop comes too early
+                        (docs/decisions/responses.md#d7), or else messageStop comes too early
     metadata            token counts, usually after messageStop; ends the stream, which may also end without it
     an exception        ends the stream at any point
 """

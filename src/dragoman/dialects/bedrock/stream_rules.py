@@ -1,4 +1,7 @@
-"""Checks of captured streams against the rules of the service, independent of the decoder and the encoder. Pure."""
+"""The rules of Bedrock ConverseStream for captured streams, which `dragoman check` runs. Pure.
+
+The checks share no code with the decoder and the encoder.
+"""
 
 from __future__ import annotations
 

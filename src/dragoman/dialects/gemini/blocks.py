@@ -17,7 +17,7 @@ from dragoman.model.blocks import Block, Location, Media, Opaque, Reasoning, Sig
 from dragoman.model.conversation import INTERNAL_PREFIX, to_extra_names
 from dragoman.model.parts import read_bad_media, read_loose_part
 from dragoman.wire import jsonio
-from dragoman.wire.fields import Fields
+from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
 FAMILY = "gemini"
@@ -142,7 +142,7 @@ def parse_result(fields: Fields, pairs: ToolCallIds) -> ToolResult:
     response = fields.child("functionResponse")
     own_id, name, value = response.text("id", ""), response.identifier("name"), response.any("response")
     if value is not None and not isinstance(value, dict):
-        response.fail("response", "expected an object")
+        response.fail("response", f"expected an object, got {describe(value)}")
     text, is_error = _result_text(value or {}, response)
     content: list[Text | Media | Opaque] = [Text(text, at=Location(response.path("response")))] if text else []
     content += _result_parts(response.any("parts"), response.path("parts"), response.blame)
@@ -316,7 +316,7 @@ def _call(fields: Fields, pairs: ToolCallIds | None) -> ToolCall:
     call = fields.child("functionCall")
     own_id, name, value = call.maybe_identifier("id"), call.identifier("name"), call.any("args")
     if value is not None and not isinstance(value, dict):
-        call.fail("args", "expected an object")
+        call.fail("args", f"expected an object, got {describe(value)}")
     arguments = "" if value is None else json_text(value, call.path("args"), call.blame)
     signature = take_signature(fields)
     rest = to_extra_names(fields.rest())

@@ -192,7 +192,7 @@ class SignCalls(MessageFilter):
         if index is None or not isinstance(call, ToolCall) or call.signature is not None:
             return message
         notes.added(
-            "gemini.seal.skip", call.at.path, f"the call of {call.name} has no signature; a placeholder is sent"
+            "gemini.signature.skip", call.at.path, f"the call of {call.name} has no signature; a placeholder is sent"
         )
         signed = structs.replace(call, signature=Signature(FAMILY, SKIP))
         return structs.replace(message, blocks=(*message.blocks[:index], signed, *message.blocks[index + 1 :]))
@@ -204,7 +204,7 @@ _TRAITS: tuple[Trait, ...] = (
     "whole_calls",
     "bare_tools",
     "choice_names",
-    "home_names",
+    "same_family_names",
     "result_errors",
     "reasoning",
     "signed_content",
@@ -387,7 +387,7 @@ class GeminiListing:
             "name": f"models/{model.name}",
             "displayName": model.name,
             "inputTokenLimit": model.window,
-            "outputTokenLimit": model.longest_answer,
+            "outputTokenLimit": model.max_output_tokens,
             "supportedGenerationMethods": ["generateContent", "countTokens"],
         }
 

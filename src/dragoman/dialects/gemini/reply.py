@@ -33,7 +33,7 @@ from dragoman.model.conversation import (
     to_extra_names,
 )
 from dragoman.wire import jsonio
-from dragoman.wire.fields import Fields
+from dragoman.wire.fields import Fields, describe
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json, Raw
 
@@ -142,7 +142,7 @@ def render_fault(fault: Fault) -> bytes:
     return jsonio.encode({"error": error})
 
 
-Arguments: TypeAlias = dict[tuple[int, int], str]
+RawArguments: TypeAlias = dict[tuple[int, int], str]
 RESPONSE = snake_to_camel("usageMetadata", "modelVersion", "responseId", "promptFeedback")
 CANDIDATE = snake_to_camel("finishReason", "finishMessage", "tokenCount", "safetyRatings", "citationMetadata")
 _FEEDBACK = snake_to_camel("blockReason", "blockReasonMessage", "safetyRatings")
@@ -191,7 +191,7 @@ def read_response(body: bytes) -> Fields:
     except jsonio.JsonError as error:
         raise BadFrame(f"not JSON: {error}") from None
     if not isinstance(data, dict):
-        raise BadFrame("expected an object")
+        raise BadFrame(f"expected an object, got {describe(data)}")
     fields = read_object(data, "", MissingField, RESPONSE)
     if fields.peek("error") is not None:
         fault = fault_of(fields.rest())
@@ -238,7 +238,7 @@ def parse_block_reason(fields: Fields) -> Stop | None:
     return Stop(StopReason.REFUSAL, extra=EXTRAS.extra_of({"promptFeedback": value}))
 
 
-def _choice(candidate: Candidate, arguments: Arguments) -> Choice:
+def _choice(candidate: Candidate, arguments: RawArguments) -> Choice:
     blocks = [block for block in parse_parts(candidate, arguments) if not is_empty_block(block)]
     check_readable(candidate, has_content=bool(blocks))
     has_calls = any(isinstance(block, ToolCall) for block in blocks)
@@ -256,7 +256,7 @@ def is_empty_block(block: Block) -> bool:
     return isinstance(block, Text | Reasoning) and not (block.text or block.signature or block.extra)
 
 
-def parse_parts(candidate: Candidate, arguments: Arguments) -> list[Block]:
+def parse_parts(candidate: Candidate, arguments: RawArguments) -> list[Block]:
     """Parse the parts of a candidate; calls keep the text of their arguments."""
     blocks: list[Block] = []
     for index, part in enumerate(candidate.parts):
@@ -287,7 +287,7 @@ def parse_stop(reason: str, rest: dict[str, Json], *, has_calls: bool) -> Stop:
 def check_readable(candidate: Candidate, *, has_content: bool) -> None:
     """Raise UpstreamFault for a reply that the service itself could not parse.
 
-    A reply with content counts as a reply, unless the service dropped a call (docs/decisions/answers.md#d7).
+    A reply with content counts as a reply, unless the service dropped a call (docs/decisions/responses.md#d7).
     """
     reason = candidate.reason
     if reason not in _MALFORMED and failure_kind(reason) is None:
@@ -327,7 +327,7 @@ class _Response(Struct):
 _read_response = jsonio.typed_decoder(_Response)
 
 
-def raw_arguments(body: bytes) -> Arguments:
+def raw_arguments(body: bytes) -> RawArguments:
     """Return the text of each call's arguments, by the positions of candidate and part.
 
     The result is empty if the body does not have the expected types.
@@ -338,7 +338,7 @@ def raw_arguments(body: bytes) -> Arguments:
         response = _read_response(body)
     except jsonio.JsonError:
         return {}
-    arguments: Arguments = {}
+    arguments: RawArguments = {}
     for position, entry in enumerate(response.candidates or ()):
         for index, part in enumerate((entry.content.parts if entry.content else None) or ()):
             call = part.functionCall or part.function_call
@@ -417,10 +417,12 @@ def parse_usage(value: Json) -> Usage | None:
     if not isinstance(value, dict):
         return None
     counts = {_COUNTS.get(name, name): each for name, each in value.items()}
-    prompt, cached, answer, thoughts, tools, total = (parse_token_count(counts.pop(name, None)) for name in _NAMES)
-    output = answer + thoughts
-    if thoughts and total == prompt + tools + answer:  # Some services include the thoughts in the candidates count.
-        output = answer
+    prompt, cached, text_tokens, thoughts, tools, total = (parse_token_count(counts.pop(name, None)) for name in _NAMES)
+    output = text_tokens + thoughts
+    if (
+        thoughts and total == prompt + tools + text_tokens
+    ):  # Some services include the thoughts in the candidates count.
+        output = text_tokens
     rest = to_extra_names(counts)
     if tools := min(tools, MAX_TOKEN_COUNT - prompt):
         rest[_TOOLS] = tools
@@ -433,11 +435,11 @@ def render_usage(usage: Usage) -> dict[str, Json]:
     own = EXTRAS.own_fields(usage.extra).get(_TOOLS)
     tools = own if type(own) is int else 0
     prompt = max(usage.input - tools, 0) + usage.cache_read + usage.cache_write
-    answer = max(usage.output - usage.reasoning, 0)
-    body: dict[str, Json] = {"promptTokenCount": prompt, "candidatesTokenCount": answer}
+    text_tokens = max(usage.output - usage.reasoning, 0)
+    body: dict[str, Json] = {"promptTokenCount": prompt, "candidatesTokenCount": text_tokens}
     if usage.cache_read:
         body["cachedContentTokenCount"] = usage.cache_read
     if usage.reasoning:
         body["thoughtsTokenCount"] = usage.reasoning
-    body["totalTokenCount"] = prompt + tools + answer + usage.reasoning
+    body["totalTokenCount"] = prompt + tools + text_tokens + usage.reasoning
     return EXTRAS.with_extra(body, usage.extra)

@@ -33,7 +33,7 @@ from dragoman.model.conversation import (
     to_extra_names,
 )
 from dragoman.wire import jsonio
-from dragoman.wire.fields import Fields
+from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
 _BODY = snake_to_camel("systemInstruction", "toolConfig", "generationConfig", "safetySettings", "cachedContent")
@@ -285,7 +285,8 @@ def _output(config: Fields) -> Output:
         config.any("responseSchema")
         return Output("json")
     if not isinstance(schema, dict):
-        config.fail("responseSchema" if shape else "responseJsonSchema", "expected an object")
+        name = "responseSchema" if shape else "responseJsonSchema"
+        config.fail(name, f"expected an object, got {describe(schema)}")
     config.any("responseJsonSchema")
     return Output("schema", schema=schema, extra=EXTRAS.extra_of(shape))
 
@@ -317,7 +318,7 @@ def render_settings(conversation: Conversation) -> dict[str, Json]:
     config: dict[str, Json] = {}
     for name, value in conversation.sampling.items():
         if name not in SAMPLING_FIELDS:
-            raise Unrepresentable(f"Gemini has no setting {name}", at=name)
+            raise Unrepresentable(f"Gemini has no setting {name}; leave it out", at=name)
         config[SAMPLING_FIELDS[name]] = value
     if conversation.max_tokens is not None:
         config["maxOutputTokens"] = conversation.max_tokens

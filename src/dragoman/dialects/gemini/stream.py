@@ -3,7 +3,7 @@
 Theory of operation. Every frame is a small reply, and its parts continue those of the previous frame. Text continues
 the open text, and thoughts continue the open thought; any other part ends it. Calls come whole. A text with a signature
 is a block of its own. There is no last frame: each candidate ends with its finishReason, and the stream ends with its
-bytes (docs/decisions/answers.md#d7).
+bytes (docs/decisions/responses.md#d7).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class GeminiDecoder(Decoder):
             if choice is None:
                 self._keys.budget.choice()
                 choice = self._choices[candidate.index] = _Choice(candidate.index, self._keys)
-            parts, choice.partial = joined(candidate.parts, choice.partial, candidate.at)
+            parts, choice.partial = join_calls(candidate.parts, choice.partial, candidate.at)
             if choice.partial is not None:
                 self._keys.budget.reserve(ev.json_size(candidate.parts))
             blocks = reply.parse_parts(structs.replace(candidate, parts=parts), arguments)
@@ -203,7 +203,7 @@ class PartialCall:
         return {**self._part, "functionCall": {**self._call, "args": self._args}}
 
 
-def joined(parts: list[Json], partial: PartialCall | None, at: str) -> tuple[list[Json], PartialCall | None]:
+def join_calls(parts: list[Json], partial: PartialCall | None, at: str) -> tuple[list[Json], PartialCall | None]:
     """Return the parts, with the pieces of each call joined, and the call that is still open."""
     whole: list[Json] = []
     for index, part in enumerate(parts):

@@ -10,7 +10,7 @@ from dragoman.dialects.kit.values import NO_PARAMETERS, members, tool_body
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Location, Opaque, SearchOptions, WebSearch
 from dragoman.model.conversation import ToolChoice, ToolSpec, to_extra_names
-from dragoman.wire.fields import Fields
+from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
 _TOOL = snake_to_camel(
@@ -56,7 +56,7 @@ def _function(fields: Fields) -> ToolSpec:
         if older is not None:
             shape, converted = {_SHAPE: fields.any("parameters")}, json_schema(older)
             if not isinstance(converted, dict):
-                fields.fail("parameters", "expected an object")
+                fields.fail("parameters", f"expected an object, got {describe(converted)}")
             schema = converted
     at = Location(fields.at, is_absent=newer is None and older is None)
     return ToolSpec(name, description, schema, extra=EXTRAS.extra_of(to_extra_names(fields.rest()) | shape), at=at)

@@ -119,7 +119,7 @@ class KiroCodec(Struct, frozen=True):
                 "user_last",
                 "no_blank_text",
                 "result_errors",
-                "no_answer_media",
+                "no_reply_media",
                 "reasoning",
                 "signed_reasoning",
                 "signature_slot",
@@ -291,7 +291,7 @@ class KiroListing:
     """The list of models in Kiro's format; see `ModelListing`."""
 
     def entry(self, model: ListedModel) -> dict[str, Json]:
-        figures = {"maxInputTokens": model.window, "maxOutputTokens": model.longest_answer}
+        figures = {"maxInputTokens": model.window, "maxOutputTokens": model.max_output_tokens}
         limits: dict[str, Json] = {name: value for name, value in figures.items() if value is not None}
         return {"modelId": model.name, "modelName": model.name, "tokenLimits": limits or None}
 

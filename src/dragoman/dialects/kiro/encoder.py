@@ -1,10 +1,11 @@
 """Encode Kiro's response streams, for clients of this dialect. Pure.
 
-Theory of operation. Frames have no numbers, so a frame of an upstream of the same dialect may pass unchanged, except
-the frames of a call that the encoder started itself under another name. The encoder sends the stop reason and the token
-counts at the end, unless the upstream's frames with them have passed. Texts and thoughts have no ids, and some clients
-read the frames of a call until its `stop`. So blocks that are open at the same time are sent one after the other: the
-first is live, and the others wait in a queue until it ends. There is one encoder per response.
+Theory of operation. Frames have no numbers. If the upstream's dialect is Kiro, too, its frames are therefore sent
+unchanged, except those of a call that a filter has renamed: the encoder writes all frames of such a call itself. At the
+end the encoder sends the stop reason and the token counts, unless upstream frames that contain them were sent already.
+Texts and thoughts have no ids, and some clients read the frames of a call until its `stop`. So blocks that are open at
+the same time are sent one after the other: the first is sent as it arrives, the others are buffered until it ends.
+There is one encoder per response.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parse and render Kiro's errors: HTTP error responses of both protocols, and exception frames of a stream. Pure."""
+"""Parse and render Kiro's errors: responses of both protocols (REST and `x-amz-target`), and exception frames. Pure."""
 
 from __future__ import annotations
 
@@ -88,6 +88,7 @@ _KIND_BY_PHRASE: tuple[tuple[str, ErrorKind], ...] = (
     ("too many requests", "rate_limit"),
 )
 _IMPROPER_PHRASE = "improperly formed request"
+_RULE = "docs/dialects/kiro.md, rule 49"
 _NEARLY_FULL = 0.9  # an "improperly formed" request that fills this share of the window is most likely too long
 
 
@@ -96,9 +97,9 @@ def refusal_rules(call: ApiRequest, fault: Fault) -> Sequence[Breach]:
     has_profile = "profileArn" in members(call.body)
     if "profilearn" in fault.message.lower():
         what = "the service does not accept it" if has_profile else "it is missing, and the service requires it here"
-        return [RULES.breach("body.profile_arn", "profileArn", f"{what} (rule 49)")]
+        return [RULES.breach("body.profile_arn", "profileArn", f"{what} ({_RULE})")]
     if has_profile and fault.kind == "auth":
-        what = "it may be a profile that this login cannot use (rule 49)"
+        what = f"it may be a profile that this login cannot use ({_RULE})"
         return [structs.replace(RULES.breach("body.profile_arn", "profileArn", what), severity="advice")]
     return []
 

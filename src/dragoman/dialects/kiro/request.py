@@ -58,12 +58,23 @@ class KiroSettings(Protocol):
     """The settings of the codec that requests and token counts need (docs/decisions/kiro.md#d15)."""
 
     @property
-    def origin(self) -> str: ...
+    def origin(self) -> str:
+        """The value of `origin`, which is sent in every user turn."""
+        ...
+
     @property
-    def profile_arn(self) -> str: ...
+    def profile_arn(self) -> str:
+        """The `profileArn` of each request; empty: none, or that of the login."""
+        ...
+
     @property
-    def usage_split(self) -> tuple[int, int, int] | bool: ...
-    def window(self, model: str) -> int: ...
+    def usage_split(self) -> tuple[int, int, int] | bool:
+        """The shares of input, cache writes and cache reads in the input tokens; False: everything is input."""
+        ...
+
+    def window(self, model: str) -> int:
+        """Return the number of tokens that 100 per cent of context stands for."""
+        ...
 
 
 def extra_of(fields: dict[str, Json], spelling: frozenset[str] = frozenset()) -> Extra | None:
@@ -142,7 +153,7 @@ def render_request(settings: KiroSettings, conversation: Conversation) -> ApiReq
 def _check_representable(conversation: Conversation) -> None:
     refusals = (
         (bool(conversation.system), "system", "Kiro has no field for a system prompt"),
-        (conversation.choices != 1, "n", "Kiro returns one choice per request"),
+        (conversation.choices != 1, "n", "Kiro returns one reply per request: set n to 1"),
         (conversation.previous_id is not None, "previous_response_id", "Kiro cannot continue a stored response"),
         (conversation.output != Output(), "output", "Kiro has no setting for the output format"),
         (conversation.tool_choice != ToolChoice(), "tool_choice", "Kiro has no tool choice"),

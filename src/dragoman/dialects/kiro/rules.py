@@ -1,9 +1,9 @@
 """Kiro's rules for requests, checked on raw JSON. `dragoman check` and the simulator run them. Pure.
 
-The lint (`breaches`) returns the rules that a request breaks. The simulator refuses requests by the same findings; it
+The lint (`breaches`) returns the rules that a request breaks. The simulator refuses requests for the same breaches; it
 adds the rule's number, its grade of evidence and the service's response. Rules that a body does not show (accounts,
 quota, the model's name) and rules that need an estimate (size) are not here. The lint does not use the dialect's parser
-and renderer, so that it can check them.
+and renderer, so that it can check them. Rule numbers are those of docs/dialects/kiro.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kiro.raw_request import KiroRawRequest, KiroRawTurn
-from dragoman.dialects.kit.lint import Findings
+from dragoman.dialects.kit.lint import BreachTuples
 from dragoman.dialects.kit.values import LocatedObject, Object, base64_bytes, items, members, text
 from dragoman.dialects.rulebook import Breach, Evidence, Rulebook
 from dragoman.wire import jsonio
@@ -167,7 +167,7 @@ _KEYWORDS = {
 }
 
 
-def schema_breaches(schema: Json, at: str) -> Findings:
+def schema_breaches(schema: Json, at: str) -> BreachTuples:
     """Yield rule, path and detail of every breach in a tool's input schema."""
     if not isinstance(schema, dict) or schema.get("type") != "object":
         yield "schema.root", f"{at}.type", "the root of the schema must have the type object"
@@ -183,7 +183,7 @@ def schema_breaches(schema: Json, at: str) -> Findings:
         pending.extend(reversed(list(_inner(node, place))))
 
 
-def _node(node: Object, at: str, root: bool) -> Findings:
+def _node(node: Object, at: str, root: bool) -> BreachTuples:
     if "required" in node and not isinstance(node["required"], list):
         yield "schema.required", f"{at}.required", "required must be an array"
     elif node.get("required") == []:
@@ -216,7 +216,7 @@ _TAGS = re.compile(r"<(?:thinking_mode|max_thinking_length|thinking_effort)>")
 _ESCAPED = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")  # jsonio escapes only unpaired surrogates
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TOP = frozenset({"conversationState", "profileArn", "agentMode", "additionalModelRequestFields"})
-# The published service model ends in 12 letters and digits, but the tests of document 000 use `profile/test`.
+# Any number of letters and digits may end it (docs/dialects/kiro.md#hosts-and-logins).
 _ARN = re.compile(r"arn:aws:(codewhisperer|transform):[a-z]{2}(-[a-z]+)+-\d:\d{12}:profile/[a-zA-Z0-9]+")
 _FORMATS = ("png", "jpeg", "gif", "webp")
 _TRIGGERS = frozenset({"MANUAL", "DIAGNOSTIC", "INLINE_CHAT"})
@@ -225,16 +225,16 @@ _LIMITS = KiroLimits()
 
 def breaches(call: ApiRequest) -> Sequence[Breach]:
     """Return the rules that a request breaks, as far as its body shows them."""
-    return [RULES.breach(*finding) for finding in find_breaches(KiroRawRequest(call.body))]
+    return [RULES.breach(*found) for found in find_breaches(KiroRawRequest(call.body))]
 
 
-def find_breaches(request: KiroRawRequest, limits: KiroLimits = _LIMITS) -> Findings:
+def find_breaches(request: KiroRawRequest, limits: KiroLimits = _LIMITS) -> BreachTuples:
     """Yield rule, path and detail of every breach; those of one rule in the order of the payload."""
     for rule in (_envelope, _order, _content, _entries, _pairing, _tools, _images):
         yield from rule(request, limits)
 
 
-def _envelope(request: KiroRawRequest, limits: KiroLimits) -> Findings:
+def _envelope(request: KiroRawRequest, limits: KiroLimits) -> BreachTuples:
     for name in request.top:
         if name not in _TOP:
             yield "body.unknown_field", name, f"{name} is not a field of the request"
@@ -251,7 +251,7 @@ def _envelope(request: KiroRawRequest, limits: KiroLimits) -> Findings:
         )
     arn = request.top.get("profileArn")
     if arn is not None and (not isinstance(arn, str) or len(arn) > 950 or not _ARN.fullmatch(arn)):
-        yield "body.profile_arn", "profileArn", "it is not the ARN of a profile (rule 49)"
+        yield "body.profile_arn", "profileArn", "it is not the ARN of a profile (docs/dialects/kiro.md, rule 49)"
     if _ESCAPED.search(jsonio.encode(request.document)):
         yield from (
             ("body.surrogate", at, "the text has an unpaired surrogate") for at in _surrogates(request.document)
@@ -273,7 +273,7 @@ def _surrogates(document: Json) -> Iterator[str]:
                 pending += ((inner, item), (inner, name))
 
 
-def _order(request: KiroRawRequest, _: KiroLimits) -> Findings:
+def _order(request: KiroRawRequest, _: KiroLimits) -> BreachTuples:
     history, current = request.history, request.current
     if request.state.get("history") == []:
         yield "history.empty", "conversationState.history", "history is an empty array"
@@ -295,7 +295,7 @@ def _order(request: KiroRawRequest, _: KiroLimits) -> Findings:
 # --- content
 
 
-def _content(request: KiroRawRequest, limits: KiroLimits) -> Findings:
+def _content(request: KiroRawRequest, limits: KiroLimits) -> BreachTuples:
     for turn in request.turns:
         at = f"{turn.at}.content"
         if not turn.content.strip():
@@ -326,7 +326,7 @@ def _empty(turn: KiroRawTurn) -> str:
     )  # kiro.rs sends one space, and the service accepts it
 
 
-def _reasoning(content: Json, at: str) -> Findings:
+def _reasoning(content: Json, at: str) -> BreachTuples:
     inner = members(content)
     if set(inner) == {"redactedContent"} and text(inner["redactedContent"]):
         return
@@ -340,7 +340,7 @@ def _reasoning(content: Json, at: str) -> Findings:
 # --- calls and results
 
 
-def _entries(request: KiroRawRequest, limits: KiroLimits) -> Findings:
+def _entries(request: KiroRawRequest, limits: KiroLimits) -> BreachTuples:
     """Check each call and each result without regard to the others."""
     for turn in request.turns:
         for use, at in turn.uses:
@@ -362,7 +362,7 @@ def _entries(request: KiroRawRequest, limits: KiroLimits) -> Findings:
                     yield "result.empty", f"{at}.content[{index}].text", "the text must not be empty"
 
 
-def _identity(rule: str, entry: Object, at: str, name: str, limits: KiroLimits) -> Findings:
+def _identity(rule: str, entry: Object, at: str, name: str, limits: KiroLimits) -> BreachTuples:
     value = entry.get(name)
     if not isinstance(value, str) or len(value) > limits.name or not _NAME.fullmatch(value):
         yield rule, f"{at}.{name}", f"it must match [a-zA-Z0-9_-]{{1,{limits.name}}}"
@@ -372,7 +372,7 @@ def _id(entry: LocatedObject) -> str:
     return text(entry[0].get("toolUseId"))
 
 
-def _pairing(request: KiroRawRequest, _: KiroLimits) -> Findings:
+def _pairing(request: KiroRawRequest, _: KiroLimits) -> BreachTuples:
     calls: dict[str, int] = {}  # by id: the number of the last turn with such a call
     answered: set[str] = set()
     for number, turn in enumerate(request.turns):
@@ -395,7 +395,7 @@ def _pairing(request: KiroRawRequest, _: KiroLimits) -> Findings:
     yield from _unanswered(request.turns)
 
 
-def _unanswered(turns: Sequence[KiroRawTurn]) -> Findings:
+def _unanswered(turns: Sequence[KiroRawTurn]) -> BreachTuples:
     unanswered: list[tuple[str, str]] = []
     answered: set[str] = set()
     for turn in reversed(turns):  # so that the next user turn is known
@@ -409,7 +409,7 @@ def _unanswered(turns: Sequence[KiroRawTurn]) -> Findings:
 # --- tools
 
 
-def _tools(request: KiroRawRequest, limits: KiroLimits) -> Findings:
+def _tools(request: KiroRawRequest, limits: KiroLimits) -> BreachTuples:
     entries = request.tool_entries
     if len(entries) >= limits.tool_count:
         yield (
@@ -434,7 +434,7 @@ def _tools(request: KiroRawRequest, limits: KiroLimits) -> Findings:
         yield "tools.missing", results[0], "the request has toolResults, but declares no tools"
 
 
-def _description(spec: Object, at: str, limits: KiroLimits) -> Findings:
+def _description(spec: Object, at: str, limits: KiroLimits) -> BreachTuples:
     at, words, limit = f"{at}.description", text(spec.get("description")), limits.description
     if not words:
         yield (
@@ -455,7 +455,7 @@ def _description(spec: Object, at: str, limits: KiroLimits) -> Findings:
 # --- images
 
 
-def _images(request: KiroRawRequest, limits: KiroLimits) -> Findings:
+def _images(request: KiroRawRequest, limits: KiroLimits) -> BreachTuples:
     for turn in request.turns:
         if len(turn.images) > limits.images:
             detail = f"the message has {len(turn.images)} images, more than the limit of {limits.images}"

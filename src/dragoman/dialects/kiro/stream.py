@@ -2,7 +2,7 @@
 
 Theory of operation. No event starts or ends a response, a text or a thought. The first frame with content starts it, a
 frame of another kind ends the open text or thought, and the end of the bytes ends the response
-(docs/decisions/answers.md#d7). A call starts with an id and a name, continues in fragments and ends with `stop`;
+(docs/decisions/responses.md#d7). A call starts with an id and a name, continues in fragments and ends with `stop`;
 several calls may be open, each identified by its id. The decoder buffers two things: the signature of a thought, which
 comes in parts, until the thought ends; and input given as an object, which replaces the previous one, until `stop`.
 
@@ -35,7 +35,7 @@ from dragoman.model.blocks import Block, Extra, Reasoning, Signature, Text, Tool
 from dragoman.model.conversation import Conversation, Stop, StopReason, Usage, exclusive_usage, parse_token_count
 from dragoman.model.filter import LaneSource
 from dragoman.wire import jsonio
-from dragoman.wire.fields import Fields, is_blank
+from dragoman.wire.fields import Fields, describe, is_blank
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
 
@@ -54,7 +54,7 @@ _COUNTS = ("uncachedInputTokens", "outputTokens", "cacheReadInputTokens", "cache
 _LOST_CALL = "MALFORMED_TOOL_USE"  # the service dropped a call of the model
 _MALFORMED = frozenset({_LOST_CALL, "MALFORMED_MODEL_OUTPUT"})
 _TOO_LONG = "ContentLengthExceededException"
-_MIN_SPLIT = 100  # fewer input tokens are not split into shares (docs/mission.md, document 002)
+_MIN_SPLIT = 100  # fewer input tokens are not split into shares (docs/mission.md, rows of 002)
 _CREDITS = frozenset({"metering"})
 _MAX_PERCENTAGE = 1e6  # a larger contextUsagePercentage is ignored
 
@@ -410,7 +410,7 @@ def _object(frame: Frame) -> dict[str, Json]:
     except jsonio.JsonError as error:
         raise BadFrame(f"not JSON: {error}", at=frame.kind) from None
     if not isinstance(body, dict):
-        raise BadFrame("expected an object", at=frame.kind)
+        raise BadFrame(f"expected an object, got {describe(body)}", at=frame.kind)
     inner = body.get(frame.kind)
     return inner if isinstance(inner, dict) and len(body) == 1 else body  # Some payloads are wrapped.
 

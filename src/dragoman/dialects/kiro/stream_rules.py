@@ -53,7 +53,7 @@ class KiroStreamLint(StreamLint):
             self._call(body)
 
     def _call(self, body: Object) -> None:
-        """Check a fragment of a call. One without an id belongs to the last call (docs/mission.md, document 002)."""
+        """Check a fragment of a call. One without an id belongs to the last call (docs/mission.md, rows of 002)."""
         call_id, name = body.get("toolUseId"), body.get("name")
         if call_id in (None, ""):
             continues = not name or name == self._names.get(self._last)

@@ -44,12 +44,15 @@ class SseBinding(Struct, frozen=True):
     prefix: str = "/v1"
 
     def unwrap(self, body: Json) -> ApiRequest:
+        """See `Binding.unwrap`."""
         return request_from_fields(Fields(body))
 
     def frame_decoder(self) -> FrameDecoder:
+        """See `Binding.frame_decoder`."""
         return SseDecoder()
 
     def encode_frame(self, payload: Payload) -> bytes:
+        """Return a payload as an event; one without data, which is a ping, as a comment."""
         if not payload.data:
             return encode_comment(b"ping")  # Clients fail on an empty data line.
         return encode_payload(payload)

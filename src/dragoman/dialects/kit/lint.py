@@ -1,4 +1,4 @@
-"""The base of the checks behind `dragoman check`: the type of findings, and the walk over the frames of a stream."""
+"""The base of the checks behind `dragoman check`: the type of breaches, and the walk over the frames of a stream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar, TypeAlias
 from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.frame import Frame
 
-Findings: TypeAlias = Iterator[tuple[str, str, str]]  # short name of a rule, place, detail
+BreachTuples: TypeAlias = Iterator[tuple[str, str, str]]  # short name of a rule, place, detail
 
 
 class StreamLint:

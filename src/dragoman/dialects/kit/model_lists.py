@@ -1,4 +1,4 @@
-"""Reads lists of models: an array of objects, whose fields are described by data. Pure."""
+"""Read the list of models that a service sends: JSON whose fields a `JsonModelList` describes. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JsonModelList(Struct, frozen=True):
     items: str
     name: str
     window: tuple[str, ...] = ()
-    longest_answer: tuple[str, ...] = ()
+    max_output_tokens: tuple[str, ...] = ()
     prefix: str = ""  # of names; it is removed
     methods: str = ""  # a field with a list that must contain `generates`, for a service that lists other models too
     generates: str = ""
@@ -56,7 +56,7 @@ class JsonModelList(Struct, frozen=True):
                 continue
             name = name.removeprefix(self.prefix)
             if 0 < len(name) <= _LONGEST_NAME and name.isprintable() and name == name.strip():
-                yield ListedModel(name, _figure(entry, self.window), _figure(entry, self.longest_answer))
+                yield ListedModel(name, _figure(entry, self.window), _figure(entry, self.max_output_tokens))
 
     def _generates(self, entry: Json) -> bool:
         methods = entry.get(self.methods) if isinstance(entry, dict) else None

@@ -80,7 +80,7 @@ _MINIMAX: dict[int, ErrorKind] = {  # `base_resp.status_code`
     1004: "auth",
     1008: "quota",
     1026: "invalid",  # the question is sensitive
-    1027: "invalid",  # the answer is sensitive
+    1027: "invalid",  # the reply is sensitive
     1039: "rate_limit",
     1041: "rate_limit",
     1042: "invalid",

@@ -17,7 +17,7 @@ from dragoman.dialects.kit.values import (
     NO_PARAMETERS,
     Object,
     base64_text,
-    describe,
+    describe_block,
     is_url,
     text,
     unrepresentable,
@@ -26,8 +26,7 @@ from dragoman.errors import BadFrame, MalformedRequest, MissingField, Unrepresen
 from dragoman.model.blocks import CitationSource, Extra, Location, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Output, Reply, Thinking, ToolChoice, ToolSpec
 from dragoman.wire import jsonio
-from dragoman.wire.fields import Fields
-from dragoman.wire.fields import describe as describe_json
+from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
@@ -50,13 +49,13 @@ def arguments_text(value: Json) -> str:
 def refuse_cache_and_signature(block: Text | Media | ToolCall | ToolResult, api: str) -> None:
     """Raise Unrepresentable for a signature, and for a cache breakpoint on a call or a result: only parts have them."""
     if block.cache is not None and isinstance(block, ToolCall | ToolResult):
-        raise unrepresentable(block, f"{api} has no cache breakpoints on {describe(block)}")
+        raise unrepresentable(block, f"{api} has no cache breakpoints on {describe_block(block)}")
     if not isinstance(block, Media | ToolResult) and block.signature is not None:
-        raise unrepresentable(block, f"{api} has no field for a signature on {describe(block)}")
+        raise unrepresentable(block, f"{api} has no field for a signature on {describe_block(block)}")
 
 
 def as_upstream_error(error: MalformedRequest) -> MissingField:
-    """Return the error as one of the upstream: replies share readers with requests, whose errors blame the client."""
+    """Return an error of a reader that requests and replies share as an error of the upstream, with status 502."""
     return MissingField(error.fault.message, fault=structs.replace(error.fault, kind="server", status=502))
 
 
@@ -83,13 +82,13 @@ def take_user(fields: Fields, extra: Object) -> str:
     return ""
 
 
-def thinking_of(effort: str) -> Thinking:
-    """Return the thinking setting of an effort."""
+def thinking_from_effort(effort: str) -> Thinking:
+    """Return the thinking setting for the value of `reasoning_effort`; `none` turns thinking off."""
     return Thinking("off") if effort == "none" else Thinking(effort=effort)
 
 
-def effort_of(thinking: Thinking, api: str) -> str:
-    """Return the effort of a thinking setting; "" to send none. Raises Unrepresentable."""
+def effort_from_thinking(thinking: Thinking, api: str) -> str:
+    """Return the value of `reasoning_effort` for a thinking setting; empty: no field. Raises Unrepresentable."""
     if thinking.mode not in {"default", "off"} or thinking.budget is not None or thinking.show is not None:
         raise Unrepresentable(f"{api} accepts only a thinking effort, or no thinking setting", at="thinking")
     if thinking.mode == "off" and thinking.effort:
@@ -101,7 +100,7 @@ def parse_schema(form: Fields) -> Output:
     """Read name, schema and strictness of an output schema."""
     schema = form.any("schema")
     if schema is not None and not isinstance(schema, dict):
-        form.fail("schema", f"expected an object, got {describe_json(schema)}")
+        form.fail("schema", f"expected an object, got {describe(schema)}")
     return Output("schema", form.text("name", ""), schema, form.flag("strict", None))
 
 
@@ -169,7 +168,7 @@ def parse_choice(fields: Fields, name: str, value: Json, chosen: Callable[[Field
         case dict():
             return None
         case _:
-            raise fields.blame(f"expected a string or an object, got {describe_json(value)}", at=fields.path(name))
+            raise fields.blame(f"expected a string or an object, got {describe(value)}", at=fields.path(name))
 
 
 def _definition(tool: Fields) -> Fields:

@@ -1,6 +1,6 @@
 """Checks that both of OpenAI's APIs share: names, sampling settings, tools, parts of a message.
 
-Each check yields findings: rule, place and detail.
+Each check yields breaches: rule, place and detail.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dragoman.dialects.kit.lint import Findings
+from dragoman.dialects.kit.lint import BreachTuples
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # Rows that both rule tables begin with.
@@ -38,7 +38,7 @@ def is_name(value: Any) -> bool:
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
-def name_rules(value: Any, area: str, at: str) -> Findings:
+def name_rules(value: Any, area: str, at: str) -> BreachTuples:
     """Check the name of a call (`area` is "call") or of a declared tool ("tools")."""
     if not isinstance(value, str) or not value:
         rule, owner = ("call.name", "a tool call") if area == "call" else ("tools.name", "a function")
@@ -48,7 +48,7 @@ def name_rules(value: Any, area: str, at: str) -> Findings:
         yield rule, at, "a name must have 1 to 64 letters, digits, _ and -"
 
 
-def sampling_rules(body: dict[str, Any], ranges: Mapping[str, tuple[int, int]]) -> Findings:
+def sampling_rules(body: dict[str, Any], ranges: Mapping[str, tuple[int, int]]) -> BreachTuples:
     """Check the settings that are numbers within a range."""
     for name, (low, high) in ranges.items():
         value = body.get(name)
@@ -58,13 +58,13 @@ def sampling_rules(body: dict[str, Any], ranges: Mapping[str, tuple[int, int]]) 
             yield "knob.range", name, f"{name} must be a number from {low} to {high}"
 
 
-def effort_rules(effort: Any, at: str) -> Findings:
+def effort_rules(effort: Any, at: str) -> BreachTuples:
     """Check the reasoning effort."""
     if effort not in EFFORTS:
         yield "effort.unknown", at, "the effort must be one of none, minimal, low, medium, high, xhigh, max"
 
 
-def part_rules(content: list[Any], role: str, at: str, parts: Mapping[str, set[str]]) -> Findings:
+def part_rules(content: list[Any], role: str, at: str, parts: Mapping[str, set[str]]) -> BreachTuples:
     """Check the parts of a message; `parts` has the types that each role accepts. Unknown types are not checked."""
     known = set[str]().union(*parts.values())
     for index, part in enumerate(content):
@@ -77,7 +77,7 @@ def part_rules(content: list[Any], role: str, at: str, parts: Mapping[str, set[s
 
 def tool_rules(
     tool: Any, at: str, inside: Callable[[dict[str, Any]], tuple[Any, dict[str, Any], str]], seen: set[Any]
-) -> Findings:
+) -> BreachTuples:
     """Yield the breaches of one declared tool.
 
     `inside(tool)` returns its kind, its definition, and where in the payload the definition is. `seen` holds the names
@@ -104,7 +104,7 @@ def tool_rules(
         yield "tools.parameters", f"{at}{place}.parameters", "parameters must be a JSON schema, which is an object"
 
 
-def format_rules(form: Any, definition: Any, rules: tuple[str, str, str], at: str, place: str) -> Findings:
+def format_rules(form: Any, definition: Any, rules: tuple[str, str, str], at: str, place: str) -> BreachTuples:
     """Check the output format at `at`; the `definition` of an output schema is at `place`.
 
     `rules` are the names of the rules for the schema's name, the schema, and the format itself.

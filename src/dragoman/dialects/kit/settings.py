@@ -19,7 +19,7 @@ def guard_depth(
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator for readers and writers: they raise `blame` instead of RecursionError or JsonError."""
 
-    def guarded(work: Callable[P, T]) -> Callable[P, T]:
+    def decorate(work: Callable[P, T]) -> Callable[P, T]:
         @wraps(work)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
@@ -29,7 +29,7 @@ def guard_depth(
 
         return run
 
-    return guarded
+    return decorate
 
 
 def take_max_tokens(fields: Fields, name: str) -> int | None:

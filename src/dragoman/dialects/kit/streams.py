@@ -132,31 +132,31 @@ class DeltaEncoder(Encoder):
         self._usage: Usage | None = None
 
     @abstractmethod
-    def started(self, event: ev.Started) -> None:
+    def start(self, event: ev.Started) -> None:
         """Record the id, the model and the extra fields of the reply."""
 
     @abstractmethod
-    def text(self, text: str) -> Payload:
+    def render_text(self, text: str) -> Payload:
         """Write a piece of text."""
 
     @abstractmethod
-    def thought(self, text: str) -> Payload:
+    def render_thinking(self, text: str) -> Payload:
         """Write a piece of thinking."""
 
     @abstractmethod
-    def call(self, call: ToolCall) -> Payload:
+    def render_call(self, call: ToolCall) -> Payload:
         """Write a whole call."""
 
     @abstractmethod
-    def own(self, fields: dict[str, Json]) -> Payload:
+    def render_own_event(self, fields: dict[str, Json]) -> Payload:
         """Write an event that only this family has."""
 
     @abstractmethod
-    def finished(self, stop: Stop, usage: Usage | None) -> Payload:
+    def render_end(self, stop: Stop, usage: Usage | None) -> Payload:
         """Write the end of a complete reply."""
 
     @abstractmethod
-    def failed(self, fault: Fault) -> Payload:
+    def render_failure(self, fault: Fault) -> Payload:
         """Write the end of a reply that failed."""
 
     def feed(self, events: ev.Events) -> Iterable[Payload]:
@@ -172,24 +172,24 @@ class DeltaEncoder(Encoder):
     def _payload(self, event: ev.Event) -> Payload | None:
         match event:
             case ev.TextDelta(_, text):
-                return self.text(text)
+                return self.render_text(text)
             case ev.ReasoningDelta(_, text):
-                return self.thought(text)
+                return self.render_thinking(text)
             case ev.BlockStarted():
                 self._begin(event)
             case ev.ArgumentsDelta(key, text):
                 self._calls[key][1].add(text)
             case ev.BlockEnded(key) if key in self._calls:
                 call, pieces = self._calls.pop(key)
-                return self.call(structs.replace(call, arguments=pieces.take()))
+                return self.render_call(structs.replace(call, arguments=pieces.take()))
             case ev.Finished():
-                return self.finished(self._stop, self._usage)
+                return self.render_end(self._stop, self._usage)
             case ev.Failed(fault):
-                return self.failed(fault)
+                return self.render_failure(fault)
             case ev.OpaqueEvent(family, kind, data):
                 if family != self._family or not isinstance(data, dict):
                     raise LocalMisuse(f"a {self._family} stream cannot contain the {family} event {kind}")
-                return self.own(data)
+                return self.render_own_event(data)
             case _:
                 self._take(event)
         return None
@@ -206,7 +206,7 @@ class DeltaEncoder(Encoder):
         match event:
             case ev.Started():
                 self._usage = event.usage
-                self.started(event)
+                self.start(event)
             case ev.UsageReported(usage):
                 self._usage = usage
             case ev.Stopped(stop):

@@ -20,7 +20,7 @@ from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec, node_fields, to_extra_names
 from dragoman.model.filter import Facts, Features, Filter, MakeResponseFilter, Notes
 from dragoman.wire import jsonio
-from dragoman.wire.fields import Fields
+from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
 Object: TypeAlias = dict[str, Json]
@@ -152,7 +152,7 @@ def unrepresentable(block: Block, message: str) -> Unrepresentable:
     return Unrepresentable(message, at=block.at.path)
 
 
-def describe(block: Block) -> str:
+def describe_block(block: Block) -> str:
     """Return the name of a block for messages."""
     match block:
         case Media():
@@ -405,7 +405,7 @@ class FunctionCodec:
         call_id, function = fields.maybe_identifier("id"), fields.child("function")
         name, value = function.identifier("name"), function.any("arguments")
         if value is not None and not isinstance(value, dict):
-            function.fail("arguments", "expected an object")
+            function.fail("arguments", f"expected an object, got {describe(value)}")
         arguments = "" if value is None else json_text(value, function.path("arguments"), function.blame)
         function.any("index")  # Ignored: some servers give all calls the same index.
         call_id = pairs.add_call(call_id, name) if pairs else call_id

@@ -1,4 +1,4 @@
-"""Paths, framing and errors: `POST /api/chat`, `GET /api/tags`, NDJSON, and `{"error": "a sentence"}`. Pure."""
+"""The HTTP binding of Ollama's API: `POST /api/chat`, `GET /api/tags`, NDJSON, `{"error": "a sentence"}`. Pure."""
 
 from __future__ import annotations
 

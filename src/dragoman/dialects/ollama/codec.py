@@ -31,7 +31,7 @@ class OllamaCodec(Struct, frozen=True):
 
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
-            traits=traits("results_in_call_order", "reasoning", "no_answer_media", "one_block", "whole_calls"),
+            traits=traits("results_in_call_order", "reasoning", "no_reply_media", "one_block", "whole_calls"),
             ids=IdentifierFormat(r"\x21-\x7e", 256),
             arguments="object",
             choice_modes=frozenset({"auto"}),

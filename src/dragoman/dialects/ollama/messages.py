@@ -24,7 +24,7 @@ from dragoman.dialects.kit.values import (
     ToolCallIds,
     base64_text,
     decoded,
-    describe,
+    describe_block,
     iso_time,
     members,
     merge_fields,
@@ -184,7 +184,7 @@ def _render_messages(conversation: Conversation) -> Iterator[Json]:
         results = [block for block in message.blocks if isinstance(block, ToolResult)]
         for result in results:
             if result.is_error:
-                raise unrepresentable(result, "ollama cannot mark a tool result as an error")
+                raise unrepresentable(result, "Ollama cannot mark a tool result as an error")
             called: dict[str, Json] = {"tool_name": names.get(result.call_id, ""), "tool_call_id": result.call_id}
             yield EXTRAS.with_extra({"role": "tool", **_render_content(result.content), **called}, result.extra)
         others = [block for block in message.blocks if not isinstance(block, ToolResult)]
@@ -212,7 +212,7 @@ def _render_content(blocks: Sequence[Block], blame: type[DragomanError] = Unrepr
             case ToolCall():
                 calls.append(FUNCTIONS.render_call(block, blame))
             case _:
-                raise blame(f"a message of ollama cannot have {describe(block)}", at=block.at.path)
+                raise blame(f"a message of Ollama cannot have {describe_block(block)}", at=block.at.path)
     more: dict[str, Json] = {"thinking": "".join(thoughts), "images": images, "tool_calls": calls}
     return {"content": "".join(texts), **{name: value for name, value in more.items() if value}}
 
@@ -349,7 +349,7 @@ def _render_end(stop: Stop, usage: Usage | None) -> dict[str, Json]:
 def render_reply(reply: Reply, request: Conversation, environment: Environment) -> bytes:
     """Write a whole reply as one object."""
     if len(reply.choices) != 1:
-        raise LocalMisuse("a reply of ollama has exactly one choice")
+        raise LocalMisuse("a reply of Ollama has exactly one choice")
     choice = reply.choices[0]
     body: dict[str, Json] = {"model": reply.model or request.model, "created_at": iso_time(environment.now())}
     body["message"] = {"role": "assistant", **_render_content(choice.blocks, LocalMisuse)}
@@ -378,29 +378,29 @@ class OllamaEncoder(DeltaEncoder):
         before, _, after = self._line({name: _PLACEHOLDER}).partition(jsonio.quote(_PLACEHOLDER))
         return LaneTarget(b"", before, after)
 
-    def started(self, event: ev.Started) -> None:
+    def start(self, event: ev.Started) -> None:
         self._head["model"] = event.model or self._head["model"]
         self._first = EXTRAS.wire_fields(event.extra)
 
-    def text(self, text: str) -> Payload:
+    def render_text(self, text: str) -> Payload:
         return self._line_payload({"content": text})
 
-    def thought(self, text: str) -> Payload:
+    def render_thinking(self, text: str) -> Payload:
         return self._line_payload({"thinking": text})
 
-    def call(self, call: ToolCall) -> Payload:
+    def render_call(self, call: ToolCall) -> Payload:
         body = FUNCTIONS.render_call(call, LocalMisuse)
         function: Json = {"index": self._call_count, **members(body["function"])}
         self._call_count += 1
         return self._line_payload({"tool_calls": [{**body, "function": function}]})
 
-    def own(self, fields: dict[str, Json]) -> Payload:
+    def render_own_event(self, fields: dict[str, Json]) -> Payload:
         return self._line_payload({}, fields)
 
-    def finished(self, stop: Stop, usage: Usage | None) -> Payload:
+    def render_end(self, stop: Stop, usage: Usage | None) -> Payload:
         return self._line_payload({}, _render_end(stop, usage), EXTRAS.wire_fields(stop.extra))
 
-    def failed(self, fault: Fault) -> Payload:
+    def render_failure(self, fault: Fault) -> Payload:
         return Payload(b"", render_fault(fault), True)
 
     def _line_payload(self, content: dict[str, Json], *more: dict[str, Json]) -> Payload:

@@ -1,4 +1,7 @@
-"""Checks of requests and streams against the rules of the service, over raw JSON and independent of the codec."""
+"""The rules of Ollama's API for requests and streams, which `dragoman check` and the simulator run. Pure.
+
+The checks read raw JSON and share no code with the codec.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 
 from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kit.filters import has_references
-from dragoman.dialects.kit.lint import Findings, StreamLint
+from dragoman.dialects.kit.lint import BreachTuples, StreamLint
 from dragoman.dialects.kit.shapes import AnyValue, Array, Bool, Map, Num, ObjectShape, Str, find_mismatches
 from dragoman.dialects.kit.values import decoded, items, members
 from dragoman.dialects.rulebook import Breach, Rulebook
@@ -55,11 +58,15 @@ _THINK = (None, True, False, "low", "medium", "high", "max")
 
 def breaches(call: ApiRequest) -> Sequence[Breach]:
     """Return every rule of the service that the request breaks, with its place."""
-    return [RULES.breach(*finding) for finding in _findings(call)]
+    return [RULES.breach(*found) for found in _breaches(call)]
 
 
-def _findings(call: ApiRequest) -> Findings:
-    yield from (("shape", flaw.at, flaw.detail) for flaw in find_mismatches(call.body, _REQUEST) if flaw.kind != "null")
+def _breaches(call: ApiRequest) -> BreachTuples:
+    yield from (
+        ("shape", mismatch.at, mismatch.detail)
+        for mismatch in find_mismatches(call.body, _REQUEST)
+        if mismatch.kind != "null"
+    )
     body = members(call.body)
     if body.get("think") not in _THINK:
         yield "think", "think", ""
@@ -83,8 +90,8 @@ class OllamaStreamLint(StreamLint):
         elif not isinstance(body, dict):
             self.breach("json", "")
         elif not body.get("error"):
-            for flaw in find_mismatches(body.get("message"), _REPLY_MESSAGE, "message"):
-                self.breach("message", f"{flaw.at}: {flaw.detail}")
+            for mismatch in find_mismatches(body.get("message"), _REPLY_MESSAGE, "message"):
+                self.breach("message", f"{mismatch.at}: {mismatch.detail}")
         self._is_over = self._is_over or bool(members(body).get("done") or members(body).get("error"))
 
     def end(self) -> None:

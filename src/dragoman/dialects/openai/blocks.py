@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from msgspec import Struct, structs
 
@@ -21,7 +21,7 @@ from dragoman.dialects.kit.openai_requests import (
     refuse_cache_and_signature,
     take_file_data,
 )
-from dragoman.dialects.kit.values import ExtraFields, base64_text, describe, unrepresentable
+from dragoman.dialects.kit.values import ExtraFields, base64_text, describe_block, unrepresentable
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import (
     Block,
@@ -39,11 +39,10 @@ from dragoman.model.conversation import INTERNAL_PREFIX, PARENT_PREFIX, to_extra
 from dragoman.model.parts import join_texts, part_text, read_bad_media, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 FAMILY = "openai"
 API_NAME = "Chat"  # the name used in messages
-JsonObject: TypeAlias = dict[str, Json]
 MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens")
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 OPTIONS = (
@@ -93,7 +92,7 @@ _SPELLING = frozenset(
 
 
 def _is_spelling(name: str, value: Json) -> bool:
-    """Whether a field only records how a value was spelt on the wire. Internal fields begin with a tilde."""
+    """Return whether a field only records how a value was spelt on the wire. Internal fields begin with a tilde."""
     return name.startswith(INTERNAL_PREFIX) or name in _SPELLING or value == _DEFAULTS.get(name, ...)
 
 
@@ -101,12 +100,12 @@ EXTRAS = ExtraFields(FAMILY, _is_spelling)
 
 
 def is_legacy_form(extra: Extra | None) -> bool:
-    """Whether a request or a stop used the legacy fields `functions` and `function_call`."""
+    """Return whether a request or a stop used the legacy fields `functions` and `function_call`."""
     return EXTRAS.own_fields(extra).get("~older") is True
 
 
 def is_empty_value(value: Json) -> bool:
-    """Whether a value is null, "", or a list or object of such values apart from `type` and `index`."""
+    """Return whether a value is null, "", or a list or object of such values apart from `type` and `index`."""
     match value:
         case None | "":
             return True
@@ -119,7 +118,7 @@ def is_empty_value(value: Json) -> bool:
 
 
 def is_empty_function_call(call: Json) -> bool:
-    """Whether a `function_call` is empty: servers fill the legacy field without a name and arguments."""
+    """Return whether a `function_call` is empty: servers fill the legacy field without a name and arguments."""
     if not isinstance(call, dict):
         return is_empty_value(call)
     return is_empty_value({name: value for name, value in call.items() if (name, value) != ("arguments", "{}")})
@@ -216,7 +215,7 @@ def refusal_block(text: str, at: str) -> Text:
 
 
 def is_refusal(block: Block) -> bool:
-    """Whether a block is a refusal."""
+    """Return whether a block is a refusal."""
     return EXTRAS.own_fields(block.extra).get("refusal") is True
 
 
@@ -335,7 +334,7 @@ def render_content(blocks: Sequence[Block]) -> Json:
 
 
 def is_bare(text: Text) -> bool:
-    """Whether a text has neither a cache mark nor fields of its own, so that it can be written as a string."""
+    """Return whether a text has neither a cache mark nor fields of its own, so that it can be written as a string."""
     return text.cache is None and not EXTRAS.wire_fields(text.extra)
 
 
@@ -354,7 +353,7 @@ def render_part(block: Block) -> Json:
         case Opaque(family=family, data=data) if family == FAMILY:
             return data
         case _:
-            raise unrepresentable(block, f"Chat content cannot contain {describe(block)}")
+            raise unrepresentable(block, f"Chat content cannot contain {describe_block(block)}")
 
 
 def _render_media(media: Media) -> JsonObject:
@@ -373,7 +372,7 @@ def _render_media(media: Media) -> JsonObject:
                 "file", {**filename, "file_id" if media.form == "file" else "file_data": data}, fields
             )
         case _:
-            raise unrepresentable(media, f"Chat content cannot contain {describe(media)}")
+            raise unrepresentable(media, f"Chat content cannot contain {describe_block(media)}")
 
 
 def wrap_inner_object(kind: str, inner: JsonObject, fields: JsonObject, **head: Json) -> JsonObject:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dragoman.dialects.kit.openai_requests import arguments_text
-from dragoman.dialects.openai.blocks import EXTRAS, FAMILY, JsonObject, flat_text, parse_annotations
-from dragoman.dialects.openai.chunk import TEXT_LANE, CallPart, Delta, FunctionPart, call_lane, reasoning_lane
+from dragoman.dialects.openai.blocks import EXTRAS, FAMILY, flat_text, parse_annotations
+from dragoman.dialects.openai.chunk import TEXT_LANE, CallPart, ChunkDelta, FunctionPart, call_lane, reasoning_lane
 from dragoman.dialects.openai.messages import (
     REASONING_ENCRYPTED,
     REASONING_TEXT,
@@ -23,7 +23,7 @@ from dragoman.model.conversation import to_extra_names
 from dragoman.model.filter import LaneSource
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields, is_blank
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 _SHORT_FIELD = EXTRAS.extra_of({"~field": "reasoning"})  # the encoder then uses the upstream's field too
 _REFUSAL = EXTRAS.extra_of({"refusal": True})
@@ -81,7 +81,7 @@ class ChoiceReader:
         calls = self._calls
         return self._text >= 0 or self._reasoning is not None or (calls is not None and calls.is_open)
 
-    def feed(self, delta: Delta, events: list[ev.Event]) -> None:
+    def feed(self, delta: ChunkDelta, events: list[ev.Event]) -> None:
         """Read one delta: reasoning, content and calls, in this order. Raises OutOfOrder for content after the stop."""
         if self.stopped:
             self._check_after_stop(delta)
@@ -153,7 +153,7 @@ class ChoiceReader:
             self._calls = CallReader(self._index, self._keys, self._end_prose)
         return self._calls
 
-    def _check_after_stop(self, delta: Delta) -> None:
+    def _check_after_stop(self, delta: ChunkDelta) -> None:
         """Raise OutOfOrder if a delta after the stop has content."""
         text = delta.content or delta.reasoning_content or delta.reasoning or delta.refusal
         has_call = any(entry is not None and _is_call(entry) for entry in delta.tool_calls or ())
@@ -211,7 +211,7 @@ class ChoiceReader:
         events.append(ev.BlockStarted(reasoning.key, block, self._index))
         return reasoning
 
-    def _add_details(self, delta: Delta, events: list[ev.Event]) -> None:
+    def _add_details(self, delta: ChunkDelta, events: list[ev.Event]) -> None:
         """Read reasoning details. The plain field counts only if the details have no text."""
         has_text = any(entry.get("text") or entry.get("summary") for entry in delta.reasoning_details or ())
         plain = delta.reasoning_content or delta.reasoning
@@ -346,7 +346,7 @@ class _OpenCall:
         self.place = place
 
     def repeats(self, call_id: str, arguments: str) -> bool:
-        """Whether an entry with this id and these arguments repeats the whole call."""
+        """Return whether an entry with this id and these arguments repeats the whole call."""
         return (
             bool(call_id and arguments)
             and call_id == self.id

@@ -12,11 +12,10 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from dragoman.dialects.openai.blocks import JsonObject
 from dragoman.errors import BadFrame, MissingField
-from dragoman.model.filter import LaneSource, Listener
+from dragoman.model.filter import DeltaListener, LaneSource
 from dragoman.wire import jsonio
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 T = TypeVar("T")
 
@@ -46,7 +45,7 @@ class CallPart(Struct, forbid_unknown_fields=True, gc=False):
     rest: dict[str, Any] | None = None  # not on the wire: the unknown fields
 
 
-class Delta(Struct, forbid_unknown_fields=True, gc=False):
+class ChunkDelta(Struct, forbid_unknown_fields=True, gc=False):
     """The `delta` of a choice."""
 
     role: Any = None
@@ -67,7 +66,7 @@ class ChunkChoice(Struct, gc=False):
     """An entry of `choices`."""
 
     index: int | None = None
-    delta: Delta | None = None
+    delta: ChunkDelta | None = None
     finish_reason: str | None = None
     logprobs: Any = None
     usage: Any = None  # Moonshot
@@ -157,7 +156,7 @@ class _ArgumentsDelta(Struct, forbid_unknown_fields=True, gc=False):
 
 
 _decode_chunk = jsonio.typed_decoder(Chunk)
-_DELTA_FIELDS = frozenset(Delta.__struct_fields__) - {"rest"}
+_DELTA_FIELDS = frozenset(ChunkDelta.__struct_fields__) - {"rest"}
 _CALL_FIELDS = frozenset(CallPart.__struct_fields__) - {"rest"}
 
 
@@ -172,12 +171,12 @@ def _reasoning_in(chunk: _LaneChunk[_ReasoningDelta]) -> str:
     return delta.reasoning_content or delta.reasoning
 
 
-def reasoning_lane(listener: Listener) -> LaneSource:
+def reasoning_lane(listener: DeltaListener) -> LaneSource:
     """Return the lane of reasoning in a plain field."""
     return LaneSource("", _decode_reasoning, _reasoning_in, listener)
 
 
-def call_lane(index: int | None, listener: Listener) -> LaneSource:
+def call_lane(index: int | None, listener: DeltaListener) -> LaneSource:
     """Return the lane of the call with this index."""
 
     def arguments(chunk: _LaneChunk[_ArgumentsDelta]) -> str | None:

@@ -151,7 +151,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
             shared_fields={
                 "tool": {"format": CUSTOM_FORMAT} if self.custom_tools else {},
                 "media": {"detail": IMAGE_DETAIL},
-                "answer": _REPLY_FIELDS,
+                "reply": _REPLY_FIELDS,
                 "request": {name: name for name in self.options},
             },
             tools=ToolSupport(web_search=search_support(self.web_search, model)),
@@ -237,7 +237,7 @@ class OpenaiListing:
     """Writes the list of models. OpenAI's has no limits, so they are named as in OpenRouter's list."""
 
     def entry(self, model: ListedModel) -> dict[str, Json]:
-        provider: Json = {"max_completion_tokens": model.longest_answer} if model.longest_answer else None
+        provider: Json = {"max_completion_tokens": model.max_output_tokens} if model.max_output_tokens else None
         entry: dict[str, Json] = {"id": model.name, "object": "model", "created": model.created, "owned_by": "dragoman"}
         return {**entry, "context_length": model.window, "top_provider": provider}
 

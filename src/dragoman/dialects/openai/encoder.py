@@ -18,7 +18,6 @@ from dragoman.dialects.base import Encoder, Environment
 from dragoman.dialects.kit.openai_errors import render_fault
 from dragoman.dialects.openai.blocks import (
     EXTRAS,
-    JsonObject,
     OpenaiSettings,
     is_legacy_form,
     is_refusal,
@@ -33,7 +32,7 @@ from dragoman.model.blocks import Media, Opaque, Reasoning, Signature, Text, Too
 from dragoman.model.conversation import Conversation, Stop, StopReason, Usage
 from dragoman.model.filter import LaneTarget
 from dragoman.wire.frame import Payload
-from dragoman.wire.jsonio import encode, quote
+from dragoman.wire.jsonio import JsonObject, encode, quote
 
 _DONE = Payload(b"", b"[DONE]")
 _PING = Payload(b"", b"")  # the binding writes it as a comment, because an empty data line breaks clients
@@ -128,7 +127,7 @@ class OpenaiEncoder(Encoder):
         return True
 
     def _is_consistent(self, event: ev.Event) -> bool:
-        """Whether the upstream's frame of an event is consistent with the frames sent before it."""
+        """Return whether the upstream's frame of an event is consistent with the frames sent before it."""
         match event:
             case ev.BlockStarted(block=ToolCall()):
                 return False
@@ -212,7 +211,7 @@ class OpenaiEncoder(Encoder):
         return next((choice for choice, started in self._open_prose.items() if started.key == key), None)
 
     def _can_start(self, started: ev.BlockStarted) -> bool:
-        """Whether a block can start now. Calls wait only for reasoning, other blocks for text and reasoning."""
+        """Return whether a block can start now. Calls wait only for reasoning, other blocks for text and reasoning."""
         open_block = self._open_prose.get(started.choice)
         return open_block is None or (
             isinstance(started.block, ToolCall) and not isinstance(open_block.block, Reasoning)

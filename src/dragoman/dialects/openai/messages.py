@@ -8,13 +8,12 @@ from itertools import groupby
 from msgspec import structs
 
 from dragoman.dialects.kit.openai_requests import arguments_text
-from dragoman.dialects.kit.values import ToolCallIds, describe, unrepresentable
+from dragoman.dialects.kit.values import ToolCallIds, describe_block, unrepresentable
 from dragoman.dialects.openai.blocks import (
     CALL_ID_FIELDS,
     EXTRAS,
     FAMILY,
     REASONING_FIELDS,
-    JsonObject,
     OpenaiSettings,
     check_block,
     flat_text,
@@ -33,7 +32,7 @@ from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Location, Opaque, Reasoning, Signature, Text, ToolCall, ToolResult
 from dragoman.model.conversation import PARENT_PREFIX, Message, Role, parent_fields, to_extra_names
 from dragoman.wire.fields import Fields
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 # Fields that SDKs write as null when they send a reply back. Null means absent there.
 _OFTEN_NULL = ("name", "audio", "refusal", "function_call", "tool_calls", "annotations", "tool_call_id")
@@ -278,7 +277,7 @@ def _check_reasoning(block: Reasoning | Opaque) -> Reasoning | Opaque:
     if signature is not None and signature.family != FAMILY:
         raise unrepresentable(block, f"a Chat upstream cannot read a signature of {signature.family}")
     if signature is None and block.family not in {"", FAMILY}:
-        raise unrepresentable(block, f"a Chat upstream cannot read {describe(block)} of {block.family}")
+        raise unrepresentable(block, f"a Chat upstream cannot read {describe_block(block)} of {block.family}")
     return block
 
 

@@ -15,7 +15,6 @@ from dragoman.dialects.openai.blocks import (
     EXTRAS,
     FAMILY,
     SOURCE_FIELDS,
-    JsonObject,
     OpenaiSettings,
     is_empty_value,
     is_legacy_form,
@@ -47,7 +46,7 @@ from dragoman.model.conversation import (
 )
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 _FINISH_REASONS = {
     StopReason.END: "stop",
@@ -225,7 +224,7 @@ def _render_choice(choice: Choice, index: int, settings: OpenaiSettings, is_lega
 
 
 def is_function_call(block: Block) -> bool:
-    """Whether a block is a call that fits into a legacy `function_call`."""
+    """Return whether a block is a call that fits into a legacy `function_call`."""
     return isinstance(block, ToolCall) and block.form == "json"
 
 

@@ -7,17 +7,23 @@ from collections.abc import Callable
 from msgspec import structs
 
 from dragoman.dialects.base import ApiRequest
-from dragoman.dialects.kit.openai_requests import effort_of, parse_schema, render_schema, take_user, thinking_of
+from dragoman.dialects.kit.openai_requests import (
+    effort_from_thinking,
+    parse_schema,
+    render_schema,
+    take_user,
+    thinking_from_effort,
+)
 from dragoman.dialects.kit.settings import guard_depth, take_choices, take_max_tokens, take_sampling, take_stops
 from dragoman.dialects.kit.values import items
-from dragoman.dialects.openai.blocks import API_NAME, EXTRAS, MAX_TOKENS_FIELDS, JsonObject, OpenaiSettings, flat_text
+from dragoman.dialects.openai.blocks import API_NAME, EXTRAS, MAX_TOKENS_FIELDS, OpenaiSettings, flat_text
 from dragoman.dialects.openai.messages import MessageParser, render_messages, split_leading_system
 from dragoman.dialects.openai.tools import ShapeNotes, parse_choice, parse_tools, render_choice, render_tool
 from dragoman.dialects.openai.web_search import find_form, request_fields, requested_search, written_tools
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.conversation import OTHER_SHAPES, Conversation, Output, to_canonical, to_extra_names
 from dragoman.wire.fields import Fields, describe
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 SAMPLING_FIELDS = {name: name for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")}
 # Known fields that only Chat has. Null means absent there.
@@ -59,7 +65,7 @@ def parse_request(settings: OpenaiSettings, call: ApiRequest) -> Conversation:
         tools=tools,
         tool_choice=tool_choice,
         output=_output(fields, extra_fields),
-        thinking=thinking_of(fields.text("reasoning_effort", "")),
+        thinking=thinking_from_effort(fields.text("reasoning_effort", "")),
         max_tokens=max_tokens,
         stop=take_stops(fields, "stop"),
         sampling=take_sampling(fields, {**SAMPLING_FIELDS, **{name: name for name in settings.more_sampling}}),
@@ -111,7 +117,7 @@ def render_request(settings: OpenaiSettings, conversation: Conversation) -> ApiR
     body |= request_fields(conversation.tools, form)
     body |= render_choice(conversation)
     body |= _render_output(conversation.output)
-    if effort := effort_of(conversation.thinking, API_NAME):
+    if effort := effort_from_thinking(conversation.thinking, API_NAME):
         body["reasoning_effort"] = effort
     if conversation.max_tokens is not None:
         body[str(own.get("~max_tokens", settings.max_tokens_field))] = conversation.max_tokens

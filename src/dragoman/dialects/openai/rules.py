@@ -12,7 +12,7 @@ from typing import Any
 
 from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kit import openai_rules
-from dragoman.dialects.kit.lint import Findings, StreamLint
+from dragoman.dialects.kit.lint import BreachTuples, StreamLint
 from dragoman.dialects.kit.values import decoded, members
 from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.frame import Frame
@@ -103,10 +103,10 @@ _RANGES = {"temperature": (0, 2), "top_p": (0, 1), "frequency_penalty": (-2, 2),
 
 def breaches(call: ApiRequest) -> Sequence[Breach]:
     """Return the rules that a request breaks, in the order of the payload."""
-    return tuple(RULES.breach(*finding) for finding in _all(call.body, call.stream))
+    return tuple(RULES.breach(*found) for found in _all(call.body, call.stream))
 
 
-def _all(body: Any, stream: bool) -> Findings:
+def _all(body: Any, stream: bool) -> BreachTuples:
     if not isinstance(body, dict):
         yield "body.shape", "", ""
         return
@@ -130,7 +130,7 @@ def _all(body: Any, stream: bool) -> Findings:
 # --- messages
 
 
-def _message(message: Any, at: str) -> Findings:
+def _message(message: Any, at: str) -> BreachTuples:
     if not isinstance(message, dict):
         yield "message.shape", at, "a message must be an object"
         return
@@ -148,7 +148,7 @@ def _message(message: Any, at: str) -> Findings:
         yield "message.name", f"{at}.name", "a function message must name its function"
 
 
-def _content(message: dict[str, Any], role: str, at: str) -> Findings:
+def _content(message: dict[str, Any], role: str, at: str) -> BreachTuples:
     content = message.get("content")
     if isinstance(content, list):
         if not content:
@@ -162,7 +162,7 @@ def _content(message: dict[str, Any], role: str, at: str) -> Findings:
         yield "message.content", f"{at}.content", "content must be a string or a list of parts"
 
 
-def _calls(message: dict[str, Any], at: str) -> Findings:
+def _calls(message: dict[str, Any], at: str) -> BreachTuples:
     calls = message.get("tool_calls")
     if calls is None:
         return
@@ -187,7 +187,7 @@ def _calls(message: dict[str, Any], at: str) -> Findings:
         yield from _call(call, place)
 
 
-def _call(call: dict[str, Any], at: str) -> Findings:
+def _call(call: dict[str, Any], at: str) -> BreachTuples:
     kind = call.get("type")
     if kind not in ("function", "custom"):
         yield "call.type", f"{at}.type", "the type must be function or custom"
@@ -202,7 +202,7 @@ def _call(call: dict[str, Any], at: str) -> Findings:
         yield "call.arguments", f"{at}.{kind}.{text_field}", f"{text_field} must be a string"
 
 
-def _pairing(messages: Sequence[dict[str, Any]]) -> Findings:
+def _pairing(messages: Sequence[dict[str, Any]]) -> BreachTuples:
     """Check that tool messages directly follow the message with the calls they answer, one for each call."""
     open_calls: dict[str, str] = {}
     answered: set[str] = set()
@@ -227,7 +227,7 @@ def _pairing(messages: Sequence[dict[str, Any]]) -> Findings:
     yield from _unanswered(open_calls)
 
 
-def _unanswered(calls: dict[str, str]) -> Findings:
+def _unanswered(calls: dict[str, str]) -> BreachTuples:
     for place in calls.values():
         yield "tool.unanswered_call", place, "this call must have a tool message before the next other message"
 
@@ -235,7 +235,7 @@ def _unanswered(calls: dict[str, str]) -> Findings:
 # --- tools
 
 
-def _tools(body: dict[str, Any]) -> Findings:
+def _tools(body: dict[str, Any]) -> BreachTuples:
     tools = body.get("tools")
     if tools is None:
         return
@@ -263,7 +263,7 @@ def _name(tool: Any) -> Any:
     return _inside(tool)[1].get("name") if isinstance(tool, dict) else None
 
 
-def _choice(body: dict[str, Any]) -> Findings:
+def _choice(body: dict[str, Any]) -> BreachTuples:
     tools, choice = body.get("tools"), body.get("tool_choice")
     names = {str(_name(tool)) for tool in tools if isinstance(tool, dict)} if isinstance(tools, list) else set()
     if not tools and body.get("parallel_tool_calls") is not None:
@@ -292,7 +292,7 @@ def _choice(body: dict[str, Any]) -> Findings:
 # --- settings
 
 
-def _settings(body: dict[str, Any], stream: bool) -> Findings:
+def _settings(body: dict[str, Any], stream: bool) -> BreachTuples:
     yield from openai_rules.sampling_rules(body, _RANGES)
     n = body.get("n")
     if n is not None and not (type(n) is int and 1 <= n <= 128):
@@ -449,8 +449,8 @@ class OpenaiStreamLint(StreamLint):
             self.breach("choice_fields", "a choice must have an index and a delta")
         lint = self._choices.setdefault(index or 0, _ChoiceLint())
         if delta is not None:
-            for finding in lint.delta(delta):
-                self.breach(*finding)
+            for found in lint.delta(delta):
+                self.breach(*found)
         if reason is None:
             return
         if lint.finished and reason:
@@ -468,5 +468,5 @@ class OpenaiStreamLint(StreamLint):
         if not (self._choices and all(lint.ended for lint in self._choices.values())):
             self.breach("no_finish", "every choice must have a finish_reason")
         for lint in self._choices.values():
-            for finding in lint.end():
-                self.breach(*finding)
+            for found in lint.end():
+                self.breach(*found)

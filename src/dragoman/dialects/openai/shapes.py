@@ -1,9 +1,9 @@
 """Typed readers for Chat messages, requests and replies of exactly the documented shape. Pure.
 
-Their Structs forbid unknown fields. A message with any other field, part or type is read by `Fields` (messages.py,
-blocks.py, tools.py), which keeps unknown fields and names wrong ones. Small requests and whole replies have readers for
-a gateway that passes them on unchanged: their Structs exclude values that a filter would change. For everything that
-a Struct accepts, the result is the same as that of the codec.
+The Structs forbid unknown fields, so they accept only the documented shape, and for that they return the same values
+as the codec. A message that they refuse is read by `Fields` (messages.py, blocks.py, tools.py), which keep unknown
+fields and name wrong ones. Two more readers serve pass-through, for small requests and for whole replies: their
+Structs also refuse values that a filter would change.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dragoman.dialects.base import Decoder, Environment
 from dragoman.dialects.kit.openai_errors import fault_of, find_fault
 from dragoman.dialects.openai import chunk as chunks
-from dragoman.dialects.openai.blocks import EXTRAS, FAMILY, JsonObject, parse_sources
+from dragoman.dialects.openai.blocks import EXTRAS, FAMILY, parse_sources
 from dragoman.dialects.openai.choice import ChoiceReader
 from dragoman.dialects.openai.reply import embedded_usage, envelope_fields, parse_usage, stop_fault
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
@@ -23,6 +23,7 @@ from dragoman.model.conversation import NO_STOP_WORDS, Conversation
 from dragoman.model.filter import LaneSource
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
+from dragoman.wire.jsonio import JsonObject
 
 
 class OpenaiDecoder(Decoder):

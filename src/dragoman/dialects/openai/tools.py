@@ -17,22 +17,14 @@ from dragoman.dialects.kit.openai_requests import (
     take_parameters,
 )
 from dragoman.dialects.kit.values import NO_PARAMETERS
-from dragoman.dialects.openai.blocks import (
-    API_NAME,
-    CUSTOM_FORMAT,
-    EXTRAS,
-    FAMILY,
-    JsonObject,
-    check_block,
-    wrap_inner_object,
-)
+from dragoman.dialects.openai.blocks import API_NAME, CUSTOM_FORMAT, EXTRAS, FAMILY, check_block, wrap_inner_object
 from dragoman.dialects.openai.web_search import declared_search, render_search
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Extra, Location, Opaque, ToolCall, WebSearch
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec, to_extra_names
 from dragoman.model.filter import Action
 from dragoman.wire.fields import Fields, describe
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 # Notes about parts of a request that have the shape of another dialect: rule, action, place, sentence.
 ShapeNotes: TypeAlias = list[tuple[str, Action, str, str]]
@@ -46,7 +38,7 @@ _CHOICE = "~choice"  # the original word of the choice, if it is not OpenAI's
 def parse_tools(fields: Fields, notes: ShapeNotes) -> tuple[ToolSpec | Opaque, ...]:
     """Return the tools, then the legacy `functions`. A tool in the shape of another dialect gets a note."""
     entries = fields.children("tools", ())
-    converted = [nested(tool) for tool in entries]
+    converted = [to_chat_shape(tool) for tool in entries]
     for tool, shaped in zip(entries, converted, strict=True):
         if shaped is not tool:
             notes.append(
@@ -57,7 +49,7 @@ def parse_tools(fields: Fields, notes: ShapeNotes) -> tuple[ToolSpec | Opaque, .
     return tuple(tools)
 
 
-def nested(fields: Fields) -> Fields:
+def to_chat_shape(fields: Fields) -> Fields:
     """Return a tool in Chat's shape. Cursor also sends flat tools, as in Responses, and Anthropic's tools."""
     kind, tool = fields.peek("type"), fields.rest()
     if not isinstance(fields.peek("name"), str):
@@ -189,14 +181,14 @@ def _choice(fields: Fields, name: str, value: Json) -> ToolChoice | None:
 
 
 def render_choice(conversation: Conversation) -> JsonObject:
-    """Return the fields `tool_choice` and `parallel_tool_calls` of a request, as far as it needs them."""
+    """Return `tool_choice` and `parallel_tool_calls` as fields of a request; without those that have default values."""
     choice, text_tools = conversation.tool_choice, requests.free_text_tools(conversation.tools)
 
-    def named(name: str) -> Json:
+    def render_name(name: str) -> Json:
         kind = "custom" if name in text_tools else "function"
         return {"type": kind, kind: {"name": name}}
 
-    fields = requests.render_choice(choice, API_NAME, named, lambda some: {"allowed_tools": some})
+    fields = requests.render_choice(choice, API_NAME, render_name, lambda some: {"allowed_tools": some})
     word = EXTRAS.own_fields(conversation.extra).get(_CHOICE)
     if isinstance(word, str) and choice.mode not in ("auto", "one") and not choice.names:
         is_same = LENIENT_TOOL_CHOICES[word.lower()].mode == choice.mode

@@ -47,7 +47,7 @@ def declared_search(kind: str, tool: Mapping[str, Json]) -> tuple[WebSearch, ...
 
 
 def requested_search(field: Json) -> tuple[Opaque, ...]:
-    """Return the tool that `web_search_options` stands for. This dialect writes the field, not the tool."""
+    """Return the value of `web_search_options` as a tool that searches the web; nothing if it is not an object."""
     if not isinstance(field, dict):
         return ()
     options = _options({**field, "user_location": members(field.get("user_location")).get("approximate")})

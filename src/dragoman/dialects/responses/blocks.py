@@ -12,18 +12,16 @@ from msgspec import structs
 from dragoman.dialects.kit import openai_requests as requests
 from dragoman.dialects.kit.cache_marks import OPENAI_TTLS, cache_fields, take_breakpoint
 from dragoman.dialects.kit.openai_requests import parse_image_url, refuse_cache_and_signature, take_file_data
-from dragoman.dialects.kit.values import ExtraFields, describe, items, members, text, unrepresentable
+from dragoman.dialects.kit.values import ExtraFields, describe_block, items, members, text, unrepresentable
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Location, Media, Opaque, Reasoning, Signature, Text
 from dragoman.model.conversation import INTERNAL_PREFIX, PARENT_PREFIX, to_extra_names
 from dragoman.model.parts import read_bad_media, read_loose_part
-from dragoman.wire.fields import Fields
-from dragoman.wire.fields import describe as describe_json
-from dragoman.wire.jsonio import Json
+from dragoman.wire.fields import Fields, describe
+from dragoman.wire.jsonio import Json, JsonObject
 
 FAMILY = "responses"
 API_NAME = "Responses"  # the name used in messages
-JsonObject: TypeAlias = dict[str, Json]
 ANNOUNCED = "~announced"  # the number of the frame that added the item, if the block started in a later frame
 NEEDS_REENCODING = "~irregular"  # clients could not read the upstream's frames, so they must be written again
 
@@ -40,7 +38,7 @@ _DEFAULTS: JsonObject = {
 
 
 def _is_spelling(name: str, value: Json) -> bool:
-    """Whether a field only records how a value was spelt on the wire."""
+    """Return whether a field only records how a value was spelt on the wire."""
     if name == "include":  # encrypted reasoning is sent whether it was requested or not
         return isinstance(value, list) and all(each == "reasoning.encrypted_content" for each in value)
     return name.startswith(INTERNAL_PREFIX) or name in _SPELLING or value == _DEFAULTS.get(name, ...)
@@ -52,7 +50,7 @@ object_of, text_of = members, text
 
 # --- content parts: input_text, input_image, input_file, output_text, refusal. Reading is lenient
 
-Part: TypeAlias = Text | Media | Opaque
+ContentPart: TypeAlias = Text | Media | Opaque
 
 MESSAGE_PART = "~part"  # on an Opaque: it is a part of a message, not an item
 _MESSAGE_MARKS = ("~message", "~role")  # marks that all blocks of one message carry
@@ -62,7 +60,7 @@ _DATA_URL = re.compile(r"data:([^,;]+)(?:;[^,;]+)*;base64,(.*)", re.DOTALL | re.
 # --- wire to blocks
 
 
-def parse_content(value: Json, at: str, message_fields: JsonObject) -> list[Part]:
+def parse_content(value: Json, at: str, message_fields: JsonObject) -> list[ContentPart]:
     """Return the blocks of a message's content. An empty string gives no block.
 
     Each block carries `message_fields`, the fields of its message. Raises MalformedRequest.
@@ -70,18 +68,18 @@ def parse_content(value: Json, at: str, message_fields: JsonObject) -> list[Part
     if isinstance(value, str):
         return [Text(value, extra=EXTRAS.extra_of(message_fields), at=Location(at))] if value else []
     if value is not None and not isinstance(value, list):
-        raise MalformedRequest(f"expected a string or an array, got {describe_json(value)}", at=at)
+        raise MalformedRequest(f"expected a string or an array, got {describe(value)}", at=at)
     return [_part(part, f"{at}[{index}]", message_fields) for index, part in enumerate(value or ())]
 
 
-def parse_tool_output(value: Json, at: str) -> tuple[Part, ...]:
+def parse_tool_output(value: Json, at: str) -> tuple[ContentPart, ...]:
     """Read a tool's output: a string, parts, or any JSON, which becomes text (docs/decisions/content.md#d1)."""
     if value is None or isinstance(value, str):
         return (Text(value, at=Location(at)),) if value else ()
     return tuple(_output_parts(value, at))
 
 
-def _output_parts(value: Json, at: str) -> Iterator[Part]:
+def _output_parts(value: Json, at: str) -> Iterator[ContentPart]:
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from _output_parts(item, f"{at}[{index}]")
@@ -91,7 +89,7 @@ def _output_parts(value: Json, at: str) -> Iterator[Part]:
         yield _as_part(read_loose_part(FAMILY, value, Location(at)))
 
 
-def _output_part(part: JsonObject, kind: str, at: str) -> Part:
+def _output_part(part: JsonObject, kind: str, at: str) -> ContentPart:
     try:
         if kind in _MEDIA or kind == "refusal" or (kind in _TEXTS and isinstance(part.get("text"), str)):
             return _part(part, at, {})
@@ -102,11 +100,11 @@ def _output_part(part: JsonObject, kind: str, at: str) -> Part:
     return _as_part(read_loose_part(FAMILY, part, Location(at), kind))
 
 
-def _as_part(part: Part) -> Part:
+def _as_part(part: ContentPart) -> ContentPart:
     return structs.replace(part, extra=EXTRAS.extra_of({MESSAGE_PART: True})) if isinstance(part, Opaque) else part
 
 
-def _part(part: Json, at: str, message_fields: JsonObject) -> Part:
+def _part(part: Json, at: str, message_fields: JsonObject) -> ContentPart:
     if isinstance(part, str):
         return Text(part, extra=EXTRAS.extra_of(message_fields), at=Location(at))
     fields = Fields(part, at)
@@ -153,7 +151,7 @@ def refusal_block(text: str, at: str, message_fields: JsonObject) -> Text:
 
 
 def is_refusal(text: Text) -> bool:
-    """Whether a text is a refusal."""
+    """Return whether a text is a refusal."""
     return EXTRAS.own_fields(text.extra).get("refusal") is True
 
 
@@ -243,7 +241,7 @@ def render_part(block: Block, kind: str) -> Json:
         case Opaque(family=family, data=data) if family == FAMILY:
             return data
         case _:
-            raise unrepresentable(block, f"a Responses message cannot contain {describe(block)}")
+            raise unrepresentable(block, f"a Responses message cannot contain {describe_block(block)}")
 
 
 def render_annotations(text: Text) -> list[Json]:
@@ -255,7 +253,7 @@ def render_annotations(text: Text) -> list[Json]:
 
 
 def is_message_field(name: str) -> bool:
-    """Whether a field of a block belongs to its message."""
+    """Return whether a field of a block belongs to its message."""
     return name.startswith(PARENT_PREFIX) or name in _MESSAGE_MARKS
 
 
@@ -270,7 +268,7 @@ def _render_media(media: Media) -> JsonObject:
             field = {"base64": "file_data", "url": "file_url", "file": "file_id"}[media.form]
             return {"type": "input_file", **filename, field: data, **EXTRAS.wire_fields(media.extra)}
         case _:
-            raise unrepresentable(media, f"a Responses message cannot contain {describe(media)}")
+            raise unrepresentable(media, f"a Responses message cannot contain {describe_block(media)}")
 
 
 # --- reasoning items: a summary, the reasoning itself if the service shows it, and encrypted data

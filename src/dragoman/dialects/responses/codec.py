@@ -111,7 +111,7 @@ class ResponsesCodec(Struct, frozen=True):
                 "parallel_flag",
                 "strict_tools",
                 "shared_names",
-                "no_answer_media",
+                "no_reply_media",
                 "reasoning",
                 "signature_slot",
                 "citations",
@@ -128,7 +128,7 @@ class ResponsesCodec(Struct, frozen=True):
             shared_fields={
                 "tool": {"format": "format"},
                 "media": {"detail": "detail"},
-                "answer": {"service_tier": "service_tier"},
+                "reply": {"service_tier": "service_tier"},
                 "request": OPTIONS,
             },
             tools=ToolSupport(web_search=web_search.SUPPORT),
@@ -239,8 +239,8 @@ def _stored(request: HttpRequest, path: str) -> ApiRequest:
 class ResponsesStored(Struct, frozen=True):
     """See StoredResponses."""
 
-    def render_deleted(self, answer_id: str) -> bytes:
-        return jsonio.encode({"id": answer_id, "object": "response", "deleted": True})
+    def render_deleted(self, response_id: str) -> bytes:
+        return jsonio.encode({"id": response_id, "object": "response", "deleted": True})
 
     def is_last_frame(self, frame: Frame) -> bool:
         # A service without `event:` lines sends the type in the data only.
@@ -258,7 +258,7 @@ class ResponsesStored(Struct, frozen=True):
 class ResponsesContinuation(Struct, frozen=True):
     """See Continuation."""
 
-    answer_ids: ClassVar[str] = "resp_"
+    response_ids: ClassVar[str] = "resp_"
     may_store = staticmethod(request.may_store)
     continue_conversation = staticmethod(request.continue_conversation)
     resolve_references = staticmethod(request.resolve_references)

@@ -3,7 +3,7 @@
 Theory of operation. Each text is a message with one part. Items are numbered densely in the order of their starts;
 several may be open. All content is kept until the end, because the last event repeats it. Clients run a call when they
 get its output_item.done, so a call that was cut off gets none, and one whose arguments are not valid JSON waits for the
-stop reason (docs/decisions/answers.md#d7).
+stop reason (docs/decisions/responses.md#d7).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from dragoman.dialects.responses.blocks import (
     FAMILY,
     IN_CONTENT,
     NEEDS_REENCODING,
-    JsonObject,
     is_refusal,
     render_annotation,
 )
@@ -31,7 +30,7 @@ from dragoman.model.blocks import Block, Opaque, Reasoning, Signature, Text, Too
 from dragoman.model.conversation import Conversation, Stop, StopReason, Usage
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
-from dragoman.wire.jsonio import Json, quote
+from dragoman.wire.jsonio import Json, JsonObject, quote
 
 _PING = Payload(b"", b"")  # the binding writes it as a comment
 _DELTA = b'{"type":"%b","sequence_number":%d,%b"delta":%b%b}'
@@ -181,7 +180,7 @@ class ResponsesEncoder(Encoder):
                 yield from self._stopped(stop)
             case ev.Finished():
                 assert self._envelope is not None
-                response = self._envelope.ended(self._stop, self._finished_items(), self._usage)
+                response = self._envelope.render_ended(self._stop, self._finished_items(), self._usage)
                 yield self._event(f"response.{response['status']}", {"response": response})
             case ev.Failed(fault):
                 yield from self._failed(fault)
@@ -211,7 +210,7 @@ class ResponsesEncoder(Encoder):
         if self._envelope is None:  # the SDKs accept no event before response.created
             yield from self._started(ev.Started("", ""))
         assert self._envelope is not None
-        response = self._envelope.failed(render_failure(fault), self._finished_items())
+        response = self._envelope.render_failed(render_failure(fault), self._finished_items())
         yield structs.replace(self._event("response.failed", {"response": response}), error=True)
 
     def _finished_items(self) -> list[Json]:

@@ -10,13 +10,12 @@ from typing import Literal, TypeAlias
 from msgspec import structs
 
 from dragoman.dialects.kit.openai_requests import arguments_text, refuse_cache_and_signature
-from dragoman.dialects.kit.values import describe, unrepresentable
+from dragoman.dialects.kit.values import describe_block, unrepresentable
 from dragoman.dialects.responses.blocks import (
     API_NAME,
     EXTRAS,
     FAMILY,
     MESSAGE_PART,
-    JsonObject,
     is_message_field,
     object_of,
     parse_content,
@@ -55,9 +54,8 @@ from dragoman.model.blocks import (
 )
 from dragoman.model.conversation import PARENT_PREFIX, Message, Role, ToolSpec, parent_fields, to_extra_names
 from dragoman.wire import jsonio
-from dragoman.wire.fields import Fields
-from dragoman.wire.fields import describe as describe_json
-from dragoman.wire.jsonio import Json
+from dragoman.wire.fields import Fields, describe
+from dragoman.wire.jsonio import Json, JsonObject
 
 ItemBlocks: TypeAlias = tuple[Role, Sequence[Block], Location]
 
@@ -107,7 +105,7 @@ class ItemParser:
         if isinstance(value, dict):
             value = [value]  # a lone item
         if not isinstance(value, list):
-            raise Fields({}).blame(f"expected a string or an array, got {describe_json(value)}", at="input")
+            raise Fields({}).blame(f"expected a string or an array, got {describe(value)}", at="input")
         turns: list[Message] = []
         reply_blocks: list[Block] = []  # the blocks of the assistant's turn at the end of `turns`
         for index, item in enumerate(value):
@@ -127,7 +125,7 @@ class ItemParser:
         elif kind is None and fields.has("id"):
             kind = ITEM_REFERENCE
         if not isinstance(kind, str):
-            fields.fail("type", f"expected a string, got {describe_json(kind)}")
+            fields.fail("type", f"expected a string, got {describe(kind)}")
         reader = self._readers.get(kind)
         return _whole(fields, kind) if reader is None else reader(fields)
 
@@ -311,7 +309,7 @@ def _message_fields(block: Block) -> JsonObject | None:
 def _opaque(block: Block) -> Json:
     if isinstance(block, Opaque) and block.family == FAMILY:
         return block.data
-    raise unrepresentable(block, f"Responses cannot represent {describe(block)}")
+    raise unrepresentable(block, f"Responses cannot represent {describe_block(block)}")
 
 
 def render_assistant(

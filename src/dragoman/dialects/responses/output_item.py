@@ -17,7 +17,6 @@ from dragoman.dialects.responses.blocks import (
     MESSAGE_PART,
     NEEDS_REENCODING,
     PART_SEPARATOR,
-    JsonObject,
     object_of,
     parse_annotation,
     parse_text,
@@ -31,7 +30,7 @@ from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Location, Opaque, Reasoning, Signature, Text, ToolCall
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 CALL_TYPES = ("function_call", "custom_tool_call")
 _ITEM = 1024  # bytes counted for an item, apart from its content
@@ -107,7 +106,7 @@ class OutputItem:
         return [*(open_block.block for open_block in self._open.values()), *self._whole.values()]
 
     def is_same(self, fields: Fields) -> bool:
-        """Whether `fields` may be this item again. Calls are compared by call_id: some servers change item ids."""
+        """Return whether `fields` may be this item again. Calls are compared by call_id, as some servers change ids."""
         if fields.peek("type") != self.kind:
             return False
         if self.kind in CALL_TYPES:

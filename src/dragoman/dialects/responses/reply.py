@@ -14,7 +14,6 @@ from dragoman.dialects.responses import web_search
 from dragoman.dialects.responses.blocks import (
     EXTRAS,
     FAMILY,
-    JsonObject,
     is_refusal,
     object_of,
     parse_content,
@@ -68,7 +67,7 @@ from dragoman.model.conversation import (
 )
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 _REASONS = {"max_output_tokens": StopReason.LENGTH, "content_filter": StopReason.REFUSAL}
 _INCOMPLETE = {
@@ -196,7 +195,7 @@ def render_reply(reply: Reply, request: Conversation, environment: Environment) 
         if isinstance(effect, WebResults)
     }
     output = [item for block in choice.blocks if (item := writer.item(block)) is not None]
-    return jsonio.encode(envelope.ended(choice.stop, output, reply.usage))
+    return jsonio.encode(envelope.render_ended(choice.stop, output, reply.usage))
 
 
 class Envelope:
@@ -222,7 +221,7 @@ class Envelope:
             **extra,
         }
 
-    def ended(self, stop: Stop, output: Sequence[Json], usage: Usage | None) -> JsonObject:
+    def render_ended(self, stop: Stop, output: Sequence[Json], usage: Usage | None) -> JsonObject:
         """Return the object of a response that has ended, or that still runs in the background."""
         own = EXTRAS.own_fields(stop.extra)
         if own.get("~status") in UNFINISHED:
@@ -234,7 +233,7 @@ class Envelope:
         counts = render_usage(usage or Usage())
         return {**self.head, "status": status, "incomplete_details": details, "output": list(output), "usage": counts}
 
-    def failed(self, error: JsonObject, output: Sequence[Json]) -> JsonObject:
+    def render_failed(self, error: JsonObject, output: Sequence[Json]) -> JsonObject:
         """Return the object of a response that has failed."""
         return {**self.head, "status": "failed", "error": error, "output": list(output)}
 
@@ -258,7 +257,7 @@ def _repeated_fields(request: Conversation) -> JsonObject:
 
 
 class ItemWriter:
-    """Writes output items, each with a unique id, and calls with the names that the client declared."""
+    """Renders blocks as output items: with unique ids, and calls under the names that the client declared."""
 
     def __init__(self, request: Conversation, environment: Environment) -> None:
         self._environment = environment
@@ -337,7 +336,7 @@ class ItemWriter:
         }
 
     def is_search(self, call: ToolCall) -> bool:
-        """Whether a call is one of the client's tool search, which has its own item type."""
+        """Return whether a call is one of the client's tool search, which has its own item type."""
         return self._runs_search and call.name == TOOL_SEARCH and call.form == "json"
 
     def search(self, call: ToolCall) -> JsonObject:

@@ -7,9 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from msgspec import structs
 
 from dragoman.dialects.base import ApiRequest
-from dragoman.dialects.kit.openai_requests import effort_of, parse_schema, render_schema, take_user, thinking_of
+from dragoman.dialects.kit.openai_requests import (
+    effort_from_thinking,
+    parse_schema,
+    render_schema,
+    take_user,
+    thinking_from_effort,
+)
 from dragoman.dialects.kit.settings import guard_depth, take_max_tokens, take_sampling
-from dragoman.dialects.responses.blocks import API_NAME, EXTRAS, FAMILY, JsonObject, object_of, text_of
+from dragoman.dialects.responses.blocks import API_NAME, EXTRAS, FAMILY, object_of, text_of
 from dragoman.dialects.responses.items import INSTRUCTIONS, ITEM_REFERENCE, ItemParser, render_items
 from dragoman.dialects.responses.tools import (
     is_added,
@@ -33,7 +39,7 @@ from dragoman.model.conversation import (
     to_extra_names,
 )
 from dragoman.wire.fields import Fields, describe
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 SAMPLING_FIELDS = {"temperature": "temperature", "top_p": "top_p"}
 _MAX_TOKENS = "max_output_tokens"
@@ -81,7 +87,7 @@ def _thinking(fields: Fields, extra_fields: JsonObject) -> Thinking:
         return Thinking()
     effort = inner.text("effort", "")
     _keep(extra_fields, "reasoning", inner)
-    return thinking_of(effort)
+    return thinking_from_effort(effort)
 
 
 def _keep(extra_fields: JsonObject, prefix: str, inner: Fields) -> None:
@@ -167,7 +173,7 @@ def references(messages: Iterable[Message]) -> Iterator[tuple[str, str]]:
 
 
 def may_store(request: Conversation) -> bool:
-    """Whether the client allows its response to be stored."""
+    """Return whether the client allows its response to be stored."""
     return EXTRAS.own_fields(request.extra).get("store") is not False
 
 
@@ -220,7 +226,7 @@ def render_request(conversation: Conversation) -> ApiRequest:
     if conversation.stop:
         raise Unrepresentable("Responses does not support stop sequences", at="stop")
     if conversation.choices != 1:
-        raise Unrepresentable("Responses supports only one choice", at="n")
+        raise Unrepresentable("Responses returns one reply per request: set n to 1", at="n")
     system = conversation.system
     body: JsonObject = {}
     if system and _is_instructions(system[0]):
@@ -244,7 +250,7 @@ def render_settings(conversation: Conversation) -> JsonObject:
     body: JsonObject = {}
     if text := _nested(extra_fields, "text") | _render_output(conversation.output):
         body["text"] = text
-    effort = effort_of(conversation.thinking, API_NAME)
+    effort = effort_from_thinking(conversation.thinking, API_NAME)
     if reasoning := ({"effort": effort} if effort else {}) | _nested(extra_fields, "reasoning"):
         body["reasoning"] = reasoning
     if conversation.max_tokens is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dragoman.dialects.base import ApiRequest
 from dragoman.dialects.kit import openai_rules
-from dragoman.dialects.kit.lint import Findings, StreamLint
+from dragoman.dialects.kit.lint import BreachTuples, StreamLint
 from dragoman.dialects.kit.values import decoded, members
 from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.frame import Frame
@@ -92,10 +92,10 @@ _RANGES = {"temperature": (0, 2), "top_p": (0, 1)}
 
 def breaches(call: ApiRequest) -> Sequence[Breach]:
     """Return the rules that a request breaks, in the order of the payload."""
-    return tuple(RULES.breach(*finding) for finding in _all(call.body))
+    return tuple(RULES.breach(*found) for found in _all(call.body))
 
 
-def _all(body: Any) -> Findings:
+def _all(body: Any) -> BreachTuples:
     if not isinstance(body, dict):
         yield "body.shape", "", ""
         return
@@ -116,14 +116,14 @@ def _all(body: Any) -> Findings:
 
 
 def _continues(body: dict[str, Any]) -> bool:
-    """Whether the service stores a part of the request: an earlier response, a conversation, a prompt."""
+    """Return whether the service stores a part of the request: an earlier response, a conversation, a prompt."""
     return any(body.get(name) for name in ("previous_response_id", "conversation", "prompt"))
 
 
 # --- items
 
 
-def _item(item: Any, at: str) -> Findings:
+def _item(item: Any, at: str) -> BreachTuples:
     kind = _kind(item) if isinstance(item, dict) else None
     if not isinstance(kind, str):
         yield "item.type", f"{at}.type", "an item must have a type"
@@ -146,14 +146,14 @@ def _kind(item: dict[str, Any]) -> Any:
     return "message" if "role" in item else "item_reference" if "id" in item else None
 
 
-def _call_id(value: Any, rule: str, at: str) -> Findings:
+def _call_id(value: Any, rule: str, at: str) -> BreachTuples:
     if not isinstance(value, str) or not value:
         yield rule, at, "a call or output must have a call_id"
     elif len(value) > _MAX_ID_LENGTH:
         yield "call_id.length", at, f"a call_id may have at most {_MAX_ID_LENGTH} characters"
 
 
-def _message(item: dict[str, Any], at: str) -> Findings:
+def _message(item: dict[str, Any], at: str) -> BreachTuples:
     role, content = item.get("role"), item.get("content")
     if not isinstance(role, str):
         yield "message.role", f"{at}.role", "a message must have a role, which is a string"
@@ -165,14 +165,14 @@ def _message(item: dict[str, Any], at: str) -> Findings:
         yield "message.content", f"{at}.content", "content must be a string or a list of parts"
 
 
-def _call(item: dict[str, Any], kind: str, at: str) -> Findings:
+def _call(item: dict[str, Any], kind: str, at: str) -> BreachTuples:
     yield from _call_id(item.get("call_id"), "call.call_id", f"{at}.call_id")
     yield from openai_rules.name_rules(item.get("name"), "call", f"{at}.name")
     if not isinstance(item.get(_CALLS[kind]), str):
         yield "call.arguments", f"{at}.{_CALLS[kind]}", f"{_CALLS[kind]} must be a string"
 
 
-def _pairing(items: Sequence[dict[str, Any]], stored: bool) -> Findings:
+def _pairing(items: Sequence[dict[str, Any]], stored: bool) -> BreachTuples:
     """Check that each call is answered once, by an output of its kind. With `stored` the call may be elsewhere."""
     calls: dict[Any, tuple[str, str]] = {}
     answered: set[Any] = set()
@@ -200,7 +200,7 @@ def _pairing(items: Sequence[dict[str, Any]], stored: bool) -> Findings:
 # --- tools
 
 
-def _tools(body: dict[str, Any]) -> Findings:
+def _tools(body: dict[str, Any]) -> BreachTuples:
     tools = body.get("tools")
     if tools is None:
         return
@@ -223,7 +223,7 @@ def _inside(tool: dict[str, Any]) -> tuple[Any, dict[str, Any], str]:
     return tool.get("type"), tool, ""
 
 
-def _choice(body: dict[str, Any]) -> Findings:
+def _choice(body: dict[str, Any]) -> BreachTuples:
     tools, choice = body.get("tools"), body.get("tool_choice")
     if choice is None:
         return
@@ -253,7 +253,7 @@ def _choice(body: dict[str, Any]) -> Findings:
 
 
 def _declares_later(body: dict[str, Any]) -> bool:
-    """Whether tools may be declared outside `tools`: in an item, or in state that the service stores."""
+    """Return whether tools may be declared outside `tools`: in an item, or in state that the service stores."""
     value = body.get("input")
     items = value if isinstance(value, list) else []
     return _continues(body) or any(isinstance(item, dict) and item.get("tools") for item in items)
@@ -269,7 +269,7 @@ def _names(tools: Any, namespace: Any = None) -> Iterator[tuple[Any, Any]]:
 # --- settings
 
 
-def _settings(body: dict[str, Any]) -> Findings:
+def _settings(body: dict[str, Any]) -> BreachTuples:
     yield from openai_rules.sampling_rules(body, _RANGES)
     limit = body.get("max_output_tokens")
     if limit is not None and type(limit) is not int:
@@ -436,8 +436,8 @@ class ResponsesStreamLint(StreamLint):
             error = response.get("error")
             if not isinstance(error, dict) or not (error.get("code") and error.get("message")):
                 self.breach("error", "a failed response must have an error with a code and a message")
-        for finding in _usage(response.get("usage")):
-            self.breach(*finding)
+        for found in _usage(response.get("usage")):
+            self.breach(*found)
 
     def end(self) -> None:
         if not self._ended_by:

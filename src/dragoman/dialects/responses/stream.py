@@ -10,7 +10,7 @@ output_index.
     response.output_item.added        a call starts; a message and reasoning start with their first part
     ….delta, ….done, content_part.*   the block gets text; a part of a message ends with its content_part.done
     response.output_item.done         the open blocks of the item end; items of other types come whole
-    response.completed | incomplete   the end; without one the stream was cut off (docs/decisions/answers.md#d7)
+    response.completed | incomplete   the end; without one the stream was cut off (docs/decisions/responses.md#d7)
     response.failed | error           the end, by a failure of the service
 """
 
@@ -24,7 +24,7 @@ from msgspec import Struct, structs
 from dragoman.dialects.base import Decoder, Environment
 from dragoman.dialects.kit.openai_errors import fault_of
 from dragoman.dialects.kit.openai_requests import as_upstream_error
-from dragoman.dialects.responses.blocks import EXTRAS, FAMILY, NEEDS_REENCODING, JsonObject, object_of, text_of
+from dragoman.dialects.responses.blocks import EXTRAS, FAMILY, NEEDS_REENCODING, object_of, text_of
 from dragoman.dialects.responses.output_item import CALL_TYPES, OutputItem
 from dragoman.dialects.responses.reply import envelope_extra, failure_of, parse_stop, parse_usage
 from dragoman.dialects.responses.tools import ToolNameResolver
@@ -34,9 +34,13 @@ from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
-_EMPTY_FRAMES = (b"", b"null", b"[DONE]")  # frames that no client can read as an event (docs/decisions/answers.md#d51)
+_EMPTY_FRAMES = (
+    b"",
+    b"null",
+    b"[DONE]",
+)  # frames that no client can read as an event (docs/decisions/responses.md#d51)
 _TEXT = "response.output_text.delta"
 _PROGRESS = "response.web_search_call."  # events whose content is in the item, too
 _MAX_PARTS = 1 << 10

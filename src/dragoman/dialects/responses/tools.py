@@ -16,7 +16,7 @@ from dragoman.dialects.kit import openai_requests as requests
 from dragoman.dialects.kit.openai_requests import take_parameters
 from dragoman.dialects.kit.values import NO_PARAMETERS
 from dragoman.dialects.responses import web_search
-from dragoman.dialects.responses.blocks import API_NAME, EXTRAS, FAMILY, JsonObject, object_of, text_of
+from dragoman.dialects.responses.blocks import API_NAME, EXTRAS, FAMILY, object_of, text_of
 from dragoman.dialects.responses.web_search import declared_web_search
 from dragoman.model.blocks import (
     Block,
@@ -47,7 +47,7 @@ from dragoman.model.conversation import (
 )
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields, describe
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, JsonObject
 
 CALL_TYPE = "~type"  # on a call or a result that is neither a function's nor a custom tool's: its type
 CHOSEN = "~chosen"  # on a request: its original tool choice, if it uses other names than the declarations
@@ -156,7 +156,7 @@ def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
 
 
 def is_added(tool: ToolSpec | Opaque) -> bool:
-    """Whether an item of the input declared the tool."""
+    """Return whether an item of the input declared the tool."""
     return EXTRAS.own_fields(tool.extra).get(ADDED) is True
 
 
@@ -231,7 +231,7 @@ def _search(data: JsonObject) -> tuple[ClientTool | ToolSearch | WebSearch, ...]
 
 
 def has_client_search(tools: Iterable[ToolSpec | Opaque]) -> bool:
-    """Whether the client runs the tool search, whose calls have their own item type."""
+    """Return whether the client runs the tool search, whose calls have their own item type."""
     return any(
         isinstance(tool, Opaque) and any(isinstance(each, ClientTool) for each in tool.effects) for tool in tools
     )
@@ -293,7 +293,7 @@ def parse_choice(fields: Fields, tools: Sequence[ToolSpec | Opaque]) -> tuple[To
 
 
 def _names_another_namespace(value: Json, names: Sequence[str], tools: Sequence[ToolSpec | Opaque]) -> bool:
-    """Whether the choice names a tool with a namespace in which it is not declared."""
+    """Return whether the choice names a tool with a namespace in which it is not declared."""
     listed = object_of(value).get("tools")
     entries = listed if isinstance(listed, list) else [value]
     spaces = [object_of(entry).get("namespace") for entry in entries]
@@ -315,12 +315,12 @@ def render_choice(conversation: Conversation) -> JsonObject:
     choice, inside = conversation.tool_choice, namespaces(conversation.tools)
     text_tools = requests.free_text_tools(conversation.tools)
 
-    def named(whole: str) -> Json:
+    def render_name(whole: str) -> Json:
         namespace, name = inside.get(whole, ("", whole))
         kind = "custom" if whole in text_tools else "function"
         return {"type": kind, "name": name, "namespace": namespace} if namespace else {"type": kind, "name": name}
 
-    fields = requests.render_choice(choice, API_NAME, named, lambda some: some)
+    fields = requests.render_choice(choice, API_NAME, render_name, lambda some: some)
     original = object_of(EXTRAS.own_fields(conversation.extra).get(CHOSEN))
     if original and original.get("names") == list(choice.names):
         fields["tool_choice"] = original.get("tool_choice")
@@ -398,13 +398,13 @@ def _with_unique_names(tools: Sequence[ToolSpec | Opaque]) -> Sequence[ToolSpec 
     wholes = {split_name(tool.extra, tool.name): tool.name for tool in specs}
     if len(wholes) == len({tool.name for tool in specs}):
         return tools
-    taken = {whole for (namespace, _), whole in wholes.items() if not namespace}
+    used_names = {whole for (namespace, _), whole in wholes.items() if not namespace}
     for (namespace, name), whole in wholes.items():
-        text_tools = whole
-        while namespace and text_tools in taken:
-            text_tools = f"{text_tools.removesuffix(name)}_{name}"
-        taken.add(text_tools)
-        wholes[namespace, name] = text_tools
+        unique_name = whole
+        while namespace and unique_name in used_names:
+            unique_name = f"{unique_name.removesuffix(name)}_{name}"
+        used_names.add(unique_name)
+        wholes[namespace, name] = unique_name
     return [
         structs.replace(tool, name=wholes[split_name(tool.extra, tool.name)]) if isinstance(tool, ToolSpec) else tool
         for tool in tools

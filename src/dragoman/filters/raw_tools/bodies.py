@@ -19,10 +19,10 @@ from dragoman.filters.raw_tools.markup import MarkupMarkers, MarkupReader
 from dragoman.filters.raw_tools.readers import (
     LIMIT,
     BodyReader,
+    CallPiece,
     CallsReader,
     EndMarkerGuard,
     JsonReader,
-    Piece,
     skip_white_space,
 )
 from dragoman.filters.raw_tools.table import Table
@@ -85,7 +85,7 @@ class LiteralCallsReader(CallsReader):
         scanner = self._guard.scanner
         return [scanner.rest] if isinstance(scanner, LiteralScanner) and scanner.rest else []
 
-    def _open(self, text: str, at: int, out: list[Piece]) -> int:
+    def _open(self, text: str, at: int, out: list[CallPiece]) -> int:
         at = skip_white_space(text, at)
         if at == len(text):
             return at
@@ -95,7 +95,7 @@ class LiteralCallsReader(CallsReader):
             return at + 1
         return at
 
-    def _between(self, text: str, at: int, out: list[Piece]) -> int:
+    def _between(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Read after a call: another call, or the end."""
         here = self._next_call(text, at, ",;")
         if here is None:
@@ -110,7 +110,7 @@ class LiteralCallsReader(CallsReader):
         self._step = self._at_end
         return at
 
-    def _at_name(self, text: str, at: int, out: list[Piece]) -> int:
+    def _at_name(self, text: str, at: int, out: list[CallPiece]) -> int:
         at = skip_white_space(text, at)
         notation = self._notation
         found = notation.header.match(text, at, at + LIMIT)
@@ -127,7 +127,7 @@ class LiteralCallsReader(CallsReader):
             return at
         return self._fail(at)
 
-    def _arguments(self, text: str, at: int, out: list[Piece]) -> int:
+    def _arguments(self, text: str, at: int, out: list[CallPiece]) -> int:
         written: list[str] = []
         end = self._guard.read(text, at, written, self._final)
         scanner = self._guard.scanner
@@ -161,7 +161,7 @@ class LiteralCallsReader(CallsReader):
         self._rest_to_skip, self._step = _REST_SIZE - read, self._skip
         return self._fail(end + self._rest_to_skip) if self._rest_to_skip <= 0 else end
 
-    def _skip(self, text: str, at: int, out: list[Piece]) -> int:
+    def _skip(self, text: str, at: int, out: list[CallPiece]) -> int:
         start, marker = self._ends.find(text, at, self._final)
         end = min(start, at + self._rest_to_skip)
         self._rest_to_skip -= end - at
@@ -169,7 +169,7 @@ class LiteralCallsReader(CallsReader):
             return self._fail(end)
         return end
 
-    def _broken(self, text: str, at: int, out: list[Piece]) -> int:
+    def _broken(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Pass unreadable arguments on unchanged, up to the end marker."""
         self._guard = EndMarkerGuard(LiteralScanner(self._notation.style), self._ends)
         start, marker = self._ends.find(text, at, self._final)

@@ -11,14 +11,14 @@ from dragoman.model.conversation import ToolSpec
 from dragoman.wire.frame import Frame
 from dragoman.wire.sse import SseDecoder, encode_sse
 
-JsonObject: TypeAlias = dict[str, Any]
+ChunkFields: TypeAlias = dict[str, Any]
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 DETAILS = "reasoning_details"
 TEXT_FIELDS = frozenset({"content", DETAILS, *REASONING_FIELDS})
 
 
-def choices_of(chunk: JsonObject) -> list[JsonObject]:
+def choices_of(chunk: ChunkFields) -> list[ChunkFields]:
     """Return the chunk's choices; a bare `delta` counts as one choice."""
     choices = chunk.get("choices")
     if isinstance(choices, list):
@@ -26,7 +26,7 @@ def choices_of(chunk: JsonObject) -> list[JsonObject]:
     return [{"index": 0, "delta": chunk["delta"]}] if isinstance(chunk.get("delta"), dict) else []
 
 
-def delta_texts(delta: JsonObject) -> list[tuple[Channel, tuple[str, ...], str]]:
+def delta_texts(delta: ChunkFields) -> list[tuple[Channel, tuple[str, ...], str]]:
     """Return the texts of a delta with their fields.
 
     Providers send the same reasoning in up to three fields; it is returned once, with all its fields.
@@ -44,7 +44,7 @@ def delta_texts(delta: JsonObject) -> list[tuple[Channel, tuple[str, ...], str]]
     return [*texts, (Channel.TEXT, ("content",), content)] if isinstance(content, str) and content else texts
 
 
-def other_fields(delta: JsonObject) -> JsonObject:
+def other_fields(delta: ChunkFields) -> ChunkFields:
     """Return the fields of a delta other than its texts."""
     rest = {name: value for name, value in delta.items() if name not in TEXT_FIELDS and value is not None}
     other_details = [entry for entry in _entries(delta) if not _has_text(entry)]
@@ -54,18 +54,18 @@ def other_fields(delta: JsonObject) -> JsonObject:
     return {**rest, DETAILS: other_details} if other_details else rest
 
 
-def text_delta(text: str, fields: tuple[str, ...]) -> JsonObject:
+def text_delta(text: str, fields: tuple[str, ...]) -> ChunkFields:
     """Return a delta with the text in these fields."""
     detail = [{"type": "reasoning.text", "text": text}]
     return {name: detail if name == DETAILS else text for name in fields} if text else {}
 
 
-def _entries(delta: JsonObject) -> list[JsonObject]:
+def _entries(delta: ChunkFields) -> list[ChunkFields]:
     details = delta.get(DETAILS)
     return [entry for entry in details if isinstance(entry, dict)] if isinstance(details, list) else []
 
 
-def _has_text(entry: JsonObject) -> bool:
+def _has_text(entry: ChunkFields) -> bool:
     return isinstance(entry.get("text"), str)
 
 

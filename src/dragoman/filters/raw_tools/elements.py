@@ -13,7 +13,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dragoman.filters.raw_tools.markup import TagReader
-from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT, WHITE_SPACE, Piece, skip_white_space
+from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT, WHITE_SPACE, CallPiece, skip_white_space
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.values import (
     UNKNOWN_PARAMETER,
@@ -128,10 +128,10 @@ class ElementsReader(TagReader):
     def closed(self) -> bool:
         return self.is_over
 
-    def finish(self, text: str, at: int, out: list[Piece]) -> int:
+    def finish(self, text: str, at: int, out: list[CallPiece]) -> int:
         return len(text)
 
-    def read(self, text: str, at: int, out: list[Piece]) -> int:
+    def read(self, text: str, at: int, out: list[CallPiece]) -> int:
         while not (self.is_over or self.failed) and at < len(text):
             stream_ends = self._stream_ends
             moved = self._token(text, at, out) if stream_ends is None else self._stream(text, at, out)
@@ -142,7 +142,7 @@ class ElementsReader(TagReader):
 
     # --- tokens
 
-    def _token(self, text: str, at: int, out: list[Piece]) -> int:
+    def _token(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Read the text up to the next tag, and the tag."""
         end, prefix = self._marks.prefixes.find(text, at, False)
         if end > at:
@@ -173,7 +173,7 @@ class ElementsReader(TagReader):
     def _is_open(self, tag: re.Match[str]) -> bool:
         return bool(tag["end"]) and any(element.tag == tag["tag"] for element in self._open)
 
-    def _take(self, tag: re.Match[str], written: str, out: list[Piece]) -> None:
+    def _take(self, tag: re.Match[str], written: str, out: list[CallPiece]) -> None:
         if self._open and self._open[-1].tag != tag["tag"]:
             self._close_unprefixed(out)
         is_open = self._is_open(tag)
@@ -188,7 +188,7 @@ class ElementsReader(TagReader):
         else:
             self._begin(tag, written, out)
 
-    def _text(self, text: str, out: list[Piece], counted: bool = False) -> None:
+    def _text(self, text: str, out: list[CallPiece], counted: bool = False) -> None:
         if self._open:
             self._open[-1].texts.append(text)
             if not counted:
@@ -200,7 +200,7 @@ class ElementsReader(TagReader):
 
     # --- elements
 
-    def _begin(self, tag: re.Match[str], written: str, out: list[Piece]) -> None:
+    def _begin(self, tag: re.Match[str], written: str, out: list[CallPiece]) -> None:
         key = tag["name"] or tag["tag"]
         while self._open and self._open[-1].parameter.is_scalar and self._sibling_parameter(key).declared:
             self._close(self._open[-1].tag, out)  # its end tag is missing
@@ -230,7 +230,7 @@ class ElementsReader(TagReader):
         """Return the schema of a sibling of the innermost element."""
         return self._find_parameter("", key) if len(self._open) == 1 else self._open[-2].child(key)
 
-    def _close(self, tag: str, out: list[Piece]) -> None:
+    def _close(self, tag: str, out: list[CallPiece]) -> None:
         """End an element, and the elements in it without end tags."""
         while self._open:
             element = self._open.pop()
@@ -244,7 +244,7 @@ class ElementsReader(TagReader):
             if element.tag == tag:
                 break
 
-    def _close_unprefixed(self, out: list[Piece]) -> None:
+    def _close_unprefixed(self, out: list[CallPiece]) -> None:
         """End the innermost element if its text ends with its end tag without the prefix."""
         if not self._open:
             return
@@ -254,7 +254,7 @@ class ElementsReader(TagReader):
             element.texts = ["".join(element.texts).rstrip(WHITE_SPACE).removesuffix(tag)]
             self._close(element.tag, out)
 
-    def _stop(self, tag: re.Match[str], at: int, out: list[Piece]) -> int:
+    def _stop(self, tag: re.Match[str], at: int, out: list[CallPiece]) -> int:
         """End the call at its end tag, or before another marker that ends it."""
         if self._stray:
             if not self._write_stray("".join(self._stray), out):
@@ -268,14 +268,14 @@ class ElementsReader(TagReader):
 
     # --- output
 
-    def _write_waiting(self, out: list[Piece]) -> None:
+    def _write_waiting(self, out: list[CallPiece]) -> None:
         if self._waiting is not None:
             key, parameter, values = self._waiting
             self._waiting = None
             self._write_key(key, out)
             out.append(_text(_repeated(values, parameter)))
 
-    def _write_end(self, out: list[Piece]) -> None:
+    def _write_end(self, out: list[CallPiece]) -> None:
         if (
             self._waiting is not None
             and self._waiting[1].wrapper
@@ -292,7 +292,7 @@ class ElementsReader(TagReader):
 
     # --- strings that stream
 
-    def _buffer(self, text: str, out: list[Piece]) -> None:
+    def _buffer(self, text: str, out: list[CallPiece]) -> None:
         """Buffer the raw text of a parameter; one that is too long streams as a string from here on."""
         self._size += len(text)
         self._raw.append(text)
@@ -308,7 +308,7 @@ class ElementsReader(TagReader):
     def _stream_markers(self, tag: str) -> Markers:
         return Markers((self._marks.prefix, f"</{tag}>"))
 
-    def _stream(self, text: str, at: int, out: list[Piece]) -> int:
+    def _stream(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Pass a string on up to its end tag, with or without the prefix, or up to the end of the call."""
         if self._stream_ends is None:
             return at
@@ -334,7 +334,7 @@ class ElementsReader(TagReader):
         out.append(escape_json(text[end:after]))
         return after
 
-    def _unprefixed_end(self, text: str, at: int, size: int, out: list[Piece]) -> int:
+    def _unprefixed_end(self, text: str, at: int, size: int, out: list[CallPiece]) -> int:
         """Read `</tag>` without the prefix: it ends the string if another tag with the prefix follows."""
         after = skip_white_space(text, at + size)
         if after == len(text) and after - at <= LIMIT:
@@ -352,7 +352,7 @@ class ElementsReader(TagReader):
         out.append(escape_json(text[at : at + size]))
         return at + size
 
-    def _end_string(self, out: list[Piece]) -> None:
+    def _end_string(self, out: list[CallPiece]) -> None:
         out.append('"')
         self._stream_ends = None
         self._open.clear()
@@ -377,7 +377,7 @@ def _object(children: list[tuple[str, Value]], parameter: ParameterSchema, text:
 
 
 def _repeated(values: list[Value], parameter: ParameterSchema) -> Value:
-    """Return the value of elements of one name: an array if there are several."""
+    """Return the value of all elements with one name: that of a single element, an array for several."""
     if len(values) == 1:
         return values[0]
     items: list[str] = []

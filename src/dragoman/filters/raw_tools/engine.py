@@ -13,9 +13,9 @@ could read. The engine sees the unread rest again with the next text, so it neve
     QUOTED   after calls in a block quotation or the like: they are text if other text follows.
     SPACE    after a marker that is followed by meaningless white space.
 
-`HeldText` buffers everything from a marker on that may turn out to be text. The engine commits it once it is certainly
-a call, and sends it unchanged once it is certainly not. Sent output is never taken back, and every decision depends on
-the text alone, not on how it was cut.
+`PendingText` buffers everything from a marker on that may turn out to be text. The engine commits it once it is
+certainly a call, and sends it unchanged once it is certainly not. Sent output is never taken back, and every decision
+depends on the text alone, not on how it was cut.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 from dragoman.filters.raw_tools.engine_base import AFTER, BODY, HEADER, PROSE, QUOTE, QUOTED, SECTION, SPACE, STRAY
 from dragoman.filters.raw_tools.grammar import MarkerRole
-from dragoman.filters.raw_tools.outputs import Channel, Output, TextOutput, stray_note
+from dragoman.filters.raw_tools.outputs import Channel, EngineOutput, TextOutput, stray_note
 from dragoman.filters.raw_tools.prose import MAX_PIECES, Quotation
 from dragoman.filters.raw_tools.readers import LIMIT, skip_white_space
 from dragoman.filters.raw_tools.sections import QuotationStates
@@ -69,7 +69,7 @@ class Engine(QuotationStates):
         if len(context.pieces) > MAX_PIECES or len(text) > _LONG_TEXT:
             context.parse_pieces()
 
-    def feed(self, text: str, channel: Channel = Channel.TEXT) -> list[Output]:
+    def feed(self, text: str, channel: Channel = Channel.TEXT) -> list[EngineOutput]:
         """Read more text of a channel; return the outputs."""
         if channel is not self._input_channel:
             self._flush()
@@ -90,7 +90,7 @@ class Engine(QuotationStates):
             self._run(text, False)
         return self._take_output()
 
-    def end_block(self) -> list[Output]:
+    def end_block(self) -> list[EngineOutput]:
         """End the current block of text; the reply may go on. Half a marker becomes text."""
         self._flush()
         return self._take_output()
@@ -110,12 +110,12 @@ class Engine(QuotationStates):
         """Whether the engine reads arguments. It buffers, within limits, values that must be sent whole."""
         return self._state == BODY
 
-    def close(self) -> list[Output]:
+    def close(self) -> list[EngineOutput]:
         """End the reply; return the last outputs."""
         self._run(self._unread, True)
         return self._take_output()
 
-    def add_native_call(self, id_: str) -> list[Output]:
+    def add_native_call(self, id_: str) -> list[EngineOutput]:
         """Record a native call of the reply: in `auto`, tags are text from here on, and lone markers are removed.
 
         See docs/decisions/raw_tools.md#d20.
@@ -137,7 +137,7 @@ class Engine(QuotationStates):
                 self._unread = ""
         return self._take_output()
 
-    def _take_output(self) -> list[Output]:
+    def _take_output(self) -> list[EngineOutput]:
         if self._hold is not None:
             out, self._hold.outer = self._hold.outer, []
         else:

@@ -7,10 +7,10 @@ from dragoman.filters.raw_tools.names import CallIds, DeclaredTools
 from dragoman.filters.raw_tools.outputs import (
     Channel,
     EngineNote,
-    HeldText,
+    EngineOutput,
     Mode,
-    Output,
     PendingCall,
+    PendingText,
     TextOutput,
     stray_note,
 )
@@ -40,7 +40,7 @@ class EngineBase:
     _table: Table | None = None  # the table of the current or last section or call
     _in_section = False
     _tag_section: Table | None = None  # the table whose tag opened a section that is still open
-    _hold: HeldText | None = None
+    _hold: PendingText | None = None
     _reader: BodyReader | None = None
     _call: PendingCall | None = None
     _native = False  # the reply has a native call
@@ -74,7 +74,7 @@ class EngineBase:
         self._markers = self._grammar.text_markers
         self._state = PROSE
         self._unread = ""
-        self._out: list[Output] = []
+        self._out: list[EngineOutput] = []
         self._input_channel = Channel.TEXT
         self._contexts = {channel: Prose() for channel in Channel}
         self._context = self._contexts[Channel.TEXT]
@@ -91,7 +91,7 @@ class EngineBase:
         )
 
     def _start_hold(self, at: int, quotation: Quotation | None = None) -> None:
-        self._hold = HeldText(self._out, at, quotation)
+        self._hold = PendingText(self._out, at, quotation)
         self._hold.strict = self._strict
         self._out = self._hold.out
 
@@ -101,7 +101,7 @@ class EngineBase:
         if hold is not None:
             self._out += hold.all_outputs()
 
-    def _drop_hold(self) -> HeldText | None:
+    def _drop_hold(self) -> PendingText | None:
         hold, self._hold = self._hold, None
         if hold is not None:
             self._out = hold.outer

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from dragoman.filters.raw_tools.table import Body, Markup, Table
+from dragoman.filters.raw_tools.table import BodyForm, Markup, Table
 
 EMPTY_HEADER = re.compile(r"\s*(?P<name>)")  # the header of a format that names the tool inside its body
 _NAME = r"[^\s<>{}\"']*"
@@ -15,7 +15,7 @@ THINK_END = ("</think>",)  # reasoning that ends right after a call
 
 
 def table_named_in_body(
-    name: str, body: Body, begin: str = "", end: str = "", first: Iterable[str] = "[{", **more: Any
+    name: str, body: BodyForm, begin: str = "", end: str = "", first: Iterable[str] = "[{", **more: Any
 ) -> Table:
     """Return the table of a format whose body names its tools. `first`: texts that the body may begin with."""
     fields: dict[str, Any] = {

@@ -20,8 +20,8 @@ from dragoman.filters.raw_tools.outputs import (
     CallStarted,
     Channel,
     EngineNote,
+    EngineOutput,
     Mode,
-    Output,
     TextOutput,
 )
 from dragoman.model import events as ev
@@ -319,7 +319,7 @@ class _RecoverCalls(ResponseFilter):
             name = rule if "." in rule else f"raw_tools.{rule}"
             self._notes.add(name, _ACTIONS[rule], f"choices[{state.choice}]", detail + times)
 
-    def _emit(self, state: _ChoiceState, outputs: list[Output], out: list[ev.Event]) -> None:
+    def _emit(self, state: _ChoiceState, outputs: list[EngineOutput], out: list[ev.Event]) -> None:
         for output in outputs:
             match output:
                 case Arguments(text):

@@ -80,6 +80,7 @@ class LiteralScanner:
 
     @property
     def whole(self) -> bool:
+        """Whether the value is complete."""
         return self.complete
 
     def copy(self) -> LiteralScanner:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools.json_scanner import JsonScanner
-from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT, WHITE_SPACE, Piece, skip_white_space
+from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT, WHITE_SPACE, CallPiece, skip_white_space
 from dragoman.filters.raw_tools.table import Markup, Table
 from dragoman.filters.raw_tools.values import FindParameter, ParameterSchema, escape_json, object_text, quote_json
 from dragoman.wire.markers import Markers
@@ -68,7 +68,7 @@ class TagReader:
         self._stray: list[str] = []  # text that is not a tag, while there is nothing else
         self._size = 0  # number of buffered characters
 
-    def _write_key(self, key: str, out: list[Piece]) -> None:
+    def _write_key(self, key: str, out: list[CallPiece]) -> None:
         out.append(f"{',' if self._has_parameters else '{'}{quote_json(key)}:")
         self._has_parameters = True
 
@@ -81,7 +81,7 @@ class TagReader:
         self._size += len(text)
         self.failed = self._size > (BUFFER_LIMIT if self._stray[0][0] in '{"' else LIMIT)
 
-    def _write_stray(self, text: str, out: list[Piece]) -> bool:
+    def _write_stray(self, text: str, out: list[CallPiece]) -> bool:
         """Write a text without tags if it is an object; otherwise this is not a call."""
         arguments = object_text(text)
         if arguments is None:
@@ -124,12 +124,12 @@ class MarkupReader(TagReader):
     def valid(self) -> bool:
         return not self._broken
 
-    def finish(self, text: str, at: int, out: list[Piece]) -> int:
+    def finish(self, text: str, at: int, out: list[CallPiece]) -> int:
         if self._step == self._between and self._has_parameters and not self._scanner.has_begun:
             out.append("}")  # all parameters are complete, so the arguments are valid JSON
         return len(text)
 
-    def read(self, text: str, at: int, out: list[Piece]) -> int:
+    def read(self, text: str, at: int, out: list[CallPiece]) -> int:
         self._ahead = None
         if self._streams:  # the fast path for most of a long value
             end, literal = self._stops.find(text, at, False)
@@ -149,7 +149,7 @@ class MarkupReader(TagReader):
 
     # --- between tags
 
-    def _between(self, text: str, at: int, out: list[Piece]) -> int:
+    def _between(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Find the next parameter, a JSON body or the end."""
         at = skip_white_space(text, at) if not self._stray else at
         if at == len(text):
@@ -185,7 +185,7 @@ class MarkupReader(TagReader):
         self._skip(text[at:end], self._has_parameters or self._wrapper is not None)
         return end
 
-    def _end(self, at: int, literal: str, out: list[Piece]) -> int:
+    def _end(self, at: int, literal: str, out: list[CallPiece]) -> int:
         if self._stray:
             body = "".join(self._stray).rstrip(WHITE_SPACE)
             for tag in self._markup.json_tags:
@@ -203,7 +203,7 @@ class MarkupReader(TagReader):
 
     # --- a parameter
 
-    def _begin(self, tag: re.Match[str], out: list[Piece]) -> None:
+    def _begin(self, tag: re.Match[str], out: list[CallPiece]) -> None:
         if self._stray:
             self._stray, self.junk = [], True
         if self._wrapper is not None:
@@ -222,7 +222,7 @@ class MarkupReader(TagReader):
         if self._buffered is None:
             out.append('"')
 
-    def _value_start(self, text: str, at: int, out: list[Piece]) -> int:
+    def _value_start(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Skip the line end after an opening tag; only then one before the end tag is skipped too.
 
         If the first one is a line feed, a carriage return before the last one belongs to the value.
@@ -247,7 +247,7 @@ class MarkupReader(TagReader):
             self._step = self._value_start
         return at
 
-    def _value(self, text: str, at: int, out: list[Piece]) -> int:
+    def _value(self, text: str, at: int, out: list[CallPiece]) -> int:
         self._streams = self._buffered is None
         end, literal = self._stops.find(text, at, False)
         if end > at:
@@ -258,7 +258,7 @@ class MarkupReader(TagReader):
             end += len(literal) if mark in self._value_ends else len(literal) - len(mark)
         return end
 
-    def _put(self, piece: str, out: list[Piece]) -> None:
+    def _put(self, piece: str, out: list[CallPiece]) -> None:
         if self._buffered is None:
             out.append(escape_json(piece))
             return
@@ -271,7 +271,7 @@ class MarkupReader(TagReader):
             out.append(quote_json("".join(self._buffered))[:-1])
             self._buffered = None
 
-    def _finish(self, out: list[Piece]) -> None:
+    def _finish(self, out: list[CallPiece]) -> None:
         self._step = self._between
         self._streams = False
         if self._buffered is None:
@@ -281,7 +281,7 @@ class MarkupReader(TagReader):
         elif self._parameter is not None:
             out.append(self._parameter.as_json("".join(self._buffered), self._type_word))
 
-    def _write_wrapper(self, out: list[Piece]) -> None:
+    def _write_wrapper(self, out: list[CallPiece]) -> None:
         """Write a parameter that could have been the whole arguments as an ordinary one."""
         raw, self._wrapper = self._wrapper or "", None
         self._write_key(self._key, out)
@@ -290,7 +290,7 @@ class MarkupReader(TagReader):
 
     # --- a JSON body
 
-    def _opened(self, text: str, at: int, out: list[Piece]) -> int:
+    def _opened(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Read after an opening brace: in JSON a quote or the end follows; anything else is not JSON."""
         at = skip_white_space(text, at)
         if at == len(text):
@@ -305,7 +305,7 @@ class MarkupReader(TagReader):
             self._step = self._between
         return at
 
-    def _json(self, text: str, at: int, out: list[Piece]) -> int:
+    def _json(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Pass JSON on while it arrives. A marker in one of its strings is text."""
         end = self._scanner.scan(text, at)
         if end > at:
@@ -317,13 +317,13 @@ class MarkupReader(TagReader):
             self._step = self._to_end
         return end
 
-    def _after(self, text: str, at: int, out: list[Piece]) -> int:
+    def _after(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Find the end of the call after a JSON body."""
         end, literal = self._marks.after.find(text, at, False)
         self.junk = self.junk or bool(text[at:end].strip(WHITE_SPACE))
         return self._stop(end, literal) if literal in self._marks.ends.markers else end + len(literal)
 
-    def _to_end(self, text: str, at: int, out: list[Piece]) -> int:
+    def _to_end(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Pass broken JSON on up to the next marker, which ends the call even inside quotes."""
         end, literal = self._marks.ends.find(text, at, False)
         if end > at:

@@ -46,7 +46,7 @@ class Arguments(Struct, frozen=True, gc=False):
 class CallEnded(Struct, frozen=True, gc=False):
     """The open call ends."""
 
-    complete: bool = True  # False: it was cut off (docs/decisions/answers.md#d7), or its arguments are not valid JSON
+    complete: bool = True  # False: it was cut off (docs/decisions/responses.md#d7), or its arguments are not valid JSON
 
 
 class EngineNote(Struct, frozen=True, gc=False):
@@ -56,7 +56,7 @@ class EngineNote(Struct, frozen=True, gc=False):
     detail: str
 
 
-Output: TypeAlias = TextOutput | CallStarted | Arguments | CallEnded | EngineNote
+EngineOutput: TypeAlias = TextOutput | CallStarted | Arguments | CallEnded | EngineNote
 
 
 class ParsedItem(Struct, frozen=True, omit_defaults=True):
@@ -72,7 +72,7 @@ class ParsedItem(Struct, frozen=True, omit_defaults=True):
     rule: str = ""
 
 
-def merge_outputs(outputs: Iterable[Output]) -> Iterator[ParsedItem]:
+def merge_outputs(outputs: Iterable[EngineOutput]) -> Iterator[ParsedItem]:
     """Yield the items of a reply, with the pieces of each text and each call merged."""
     text_so_far, channel = "", ""
     call, arguments_so_far = ParsedItem("call"), ""
@@ -124,7 +124,7 @@ class PendingCall:
         """The buffered arguments of a call that has not started."""
         return "".join(self._pieces)
 
-    def start(self, ids: CallIds, out: list[Output]) -> None:
+    def start(self, ids: CallIds, out: list[EngineOutput]) -> None:
         """Send the start of the call and its buffered arguments."""
         id_, own = ids.assign(self._header, self.name, self.table.numbered)
         out.append(CallStarted(id_, self.name, self.table.name, self.channel))
@@ -135,21 +135,21 @@ class PendingCall:
             out.append(Arguments("".join(self._pieces)))
             self._pieces = []
 
-    def write(self, piece: str, out: list[Output]) -> None:
+    def write(self, piece: str, out: list[EngineOutput]) -> None:
         """Send or buffer more arguments."""
         if self.is_streaming:
             out.append(Arguments(piece))
         elif not self.is_dropped:
             self._pieces.append(piece)
 
-    def infer(self, out: list[Output]) -> bool:
+    def infer(self, out: list[EngineOutput]) -> bool:
         """Find the name of a nameless call by its arguments; return False if they fit no tool."""
         self.name = self._tools.infer(self.arguments) or ""
         if self.name:
             out.append(EngineNote("name_inferred", f"a call has no name; its arguments fit {self.name}"))
         return bool(self.name)
 
-    def end(self, closed: bool, valid: bool, out: list[Output]) -> bool:
+    def end(self, closed: bool, valid: bool, out: list[EngineOutput]) -> bool:
         """Send the end of the call; return whether a client can carry it out."""
         if self._muted:
             out.append(EngineNote("suppressed", f"a call of {self.name or 'a tool'} was left out: tool_choice is none"))
@@ -166,16 +166,16 @@ class PendingCall:
 # --- Text from a marker on, while it is not certain whether it is a call
 
 
-class HeldText:
+class PendingText:
     """All text since a marker. In the end either the raw text is sent, or the outputs in `out`.
 
     `quotation`: a quotation that was open before the marker; if it is closed after the calls, they are text.
     `strict`: the calls count only if they are complete, and their tools are declared and get all required arguments.
     """
 
-    def __init__(self, outer: list[Output], begin: int, quotation: Quotation | None = None) -> None:
+    def __init__(self, outer: list[EngineOutput], begin: int, quotation: Quotation | None = None) -> None:
         self.outer = outer  # the output list to return to
-        self.out: list[Output] = []
+        self.out: list[EngineOutput] = []
         self.quotation = quotation
         self.strict = False
         self.strays: list[str] = []  # markers that belong to no call
@@ -227,9 +227,9 @@ class HeldText:
         """Where the held text begins in the current text; None if it began in an earlier text."""
         return None if self._raw else self._begin
 
-    def all_outputs(self) -> list[Output]:
+    def all_outputs(self) -> list[EngineOutput]:
         """Return the outputs to send if this is a call, with a note for each part that is left out."""
-        notes: list[Output] = [stray_note(literal) for literal in self.strays]
+        notes: list[EngineOutput] = [stray_note(literal) for literal in self.strays]
         if self.noise:
             notes.append(EngineNote("noise", "text between the markers of a section was left out"))
         return [*notes, *self.out]

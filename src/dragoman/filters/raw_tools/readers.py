@@ -50,7 +50,9 @@ class ValueScanner(Protocol):
         """
         ...
 
-    def copy(self) -> Self: ...
+    def copy(self) -> Self:
+        """Return a scanner in the same state."""
+        ...
 
 
 class EndMarkerGuard:
@@ -133,7 +135,7 @@ class EndOfCall(Struct, frozen=True, gc=False):
     valid: bool = True
 
 
-Piece: TypeAlias = str | NamedCall | EndOfCall
+CallPiece: TypeAlias = str | NamedCall | EndOfCall
 
 
 class BodyReader(Protocol):
@@ -153,9 +155,11 @@ class BodyReader(Protocol):
         """Whether the arguments are well-formed JSON, or will be when the call is closed."""
         ...
 
-    def read(self, text: str, at: int, out: list[Piece]) -> int: ...
+    def read(self, text: str, at: int, out: list[CallPiece]) -> int:
+        """Read from `at` on, and add names, arguments and ends of calls to `out`. Return the first unread position."""
+        ...
 
-    def finish(self, text: str, at: int, out: list[Piece]) -> int:
+    def finish(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Read the unread text at the end of the reply: no more text follows.
 
         Return the position read. If that is not the end of the text, the call ended there (`is_over`), and the rest is
@@ -174,7 +178,7 @@ class TrailingSpace:
         self._buffered = ""
         self.has_written = False
 
-    def write(self, piece: str, in_string: bool, out: list[Piece]) -> None:
+    def write(self, piece: str, in_string: bool, out: list[CallPiece]) -> None:
         """Pass on a piece; within a string white space belongs to the value."""
         if self._buffered:
             piece, self._buffered = self._buffered + piece, ""
@@ -223,7 +227,7 @@ class JsonReader:
             return self._guard.scanner.whole
         return self._trusted is not False or not self._began_as_json
 
-    def read(self, text: str, at: int, out: list[Piece]) -> int:
+    def read(self, text: str, at: int, out: list[CallPiece]) -> int:
         if not self._trusted:
             return self._read(text, at, out, False)
         piece = self._guard.take_string(text, at)
@@ -242,12 +246,12 @@ class JsonReader:
             at = end
         return self._read(text, at, out, False)
 
-    def finish(self, text: str, at: int, out: list[Piece]) -> int:
+    def finish(self, text: str, at: int, out: list[CallPiece]) -> int:
         if not self.is_over and self.closed and self._markers.match(text, skip_white_space(text, at), False) == "":
             return len(text)  # nothing, or half of the end marker
         return self._read(text, at, out, True)
 
-    def _read(self, text: str, at: int, out: list[Piece], final: bool) -> int:
+    def _read(self, text: str, at: int, out: list[CallPiece], final: bool) -> int:
         while not self.is_over:
             at, marker = self._next(text, at, out, final)
             if marker in self._drops:
@@ -261,7 +265,7 @@ class JsonReader:
             out.append("{}")
         return at
 
-    def _next(self, text: str, at: int, out: list[Piece], final: bool) -> tuple[int, str]:
+    def _next(self, text: str, at: int, out: list[CallPiece], final: bool) -> tuple[int, str]:
         """Pass the text on up to the next marker; return its position, and the marker if it is complete."""
         if self._trusted is None:
             at = skip_white_space(text, at)
@@ -280,7 +284,7 @@ class JsonReader:
         self._blanks.write(text[at:start], False, out)
         return start, marker
 
-    def _follow(self, text: str, at: int, out: list[Piece], final: bool) -> tuple[int, str | None]:
+    def _follow(self, text: str, at: int, out: list[CallPiece], final: bool) -> tuple[int, str | None]:
         """Scan the JSON value; the returned marker is None once the text is not JSON."""
         guard = self._guard
         if not guard.scanner.complete:
@@ -311,7 +315,7 @@ def skip_white_space(text: str, at: int) -> int:
 # --- CallsReader
 
 
-Step: TypeAlias = Callable[[str, int, list[Piece]], int]
+Step: TypeAlias = Callable[[str, int, list[CallPiece]], int]
 
 
 class CallsReader:
@@ -368,7 +372,7 @@ class CallsReader:
     def valid(self) -> bool:
         return not self._is_broken
 
-    def read(self, text: str, at: int, out: list[Piece]) -> int:
+    def read(self, text: str, at: int, out: list[CallPiece]) -> int:
         piece = self._guard.take_string(text, at) if self._is_streaming else None
         if piece is not None:
             out.append(piece)
@@ -391,7 +395,7 @@ class CallsReader:
             self._step = self._after
         return self._mark
 
-    def _look_ahead(self, text: str, at: int, out: list[Piece]) -> int:
+    def _look_ahead(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Take a step in text that may be another call, which must name its tool within `LIMIT` characters."""
         begin = self._mark
         final, self._final = self._final, self._final and len(text) - begin <= LIMIT
@@ -399,7 +403,7 @@ class CallsReader:
         self._final = final
         return moved
 
-    def finish(self, text: str, at: int, out: list[Piece]) -> int:
+    def finish(self, text: str, at: int, out: list[CallPiece]) -> int:
         here = skip_white_space(text, at)
         if self.closed and here < len(text) and self._ends.match(text, here, False) == "":
             self.is_over = True
@@ -420,12 +424,12 @@ class CallsReader:
         """Return whether this is the first call and its name is not a tool's, so that the text is not a call."""
         return not self._calls and not self.accepts(name)
 
-    def _name(self, name: str, id_: str, out: list[Piece]) -> None:
+    def _name(self, name: str, id_: str, out: list[CallPiece]) -> None:
         self._named, self._mark = True, -1
         self._calls += 1
         out.append(NamedCall(name, id_))
 
-    def _end(self, out: list[Piece]) -> None:
+    def _end(self, out: list[CallPiece]) -> None:
         if self._named and not self._ended:
             self._ended = True
             out.append(EndOfCall(self._arguments_complete and not self._is_broken))
@@ -438,7 +442,7 @@ class CallsReader:
             self.failed = True
         return at
 
-    def _cut(self, at: int, marker: str, out: list[Piece]) -> int:
+    def _cut(self, at: int, marker: str, out: list[CallPiece]) -> int:
         """End the call at an end marker, whether it is complete or not."""
         if not self._named:
             return self._fail(at)
@@ -447,7 +451,7 @@ class CallsReader:
         self.is_over = True
         return at + len(marker) if marker in self._closes else at
 
-    def _at_end(self, text: str, at: int, out: list[Piece]) -> int:
+    def _at_end(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Read the end marker after all calls; it may be missing."""
         here = skip_white_space(text, at)
         if here - at > LIMIT or not self._ends.markers:

@@ -224,7 +224,7 @@ class SchemaDocument:
         """Return the names of the arguments' properties in the order in which the schema declares them."""
         return tuple(dict.fromkeys(key for properties in self._properties(self.root) for key in properties))
 
-    def required(self) -> frozenset[str]:
+    def required_names(self) -> frozenset[str]:
         """Return the names of the required properties."""
         parts: list[Json] = [self.root]
         names: set[str] = set()

@@ -8,8 +8,8 @@ from dragoman.filters.raw_tools.bodies import make_reader
 from dragoman.filters.raw_tools.engine_base import AFTER, BODY, HEADER, PROSE, SECTION, STRAY, EngineBase
 from dragoman.filters.raw_tools.grammar import HeaderMatch, HeaderStatus, InterruptedHeader, MarkerRole
 from dragoman.filters.raw_tools.names import CallHeader
-from dragoman.filters.raw_tools.outputs import HeldText, PendingCall, stray_note
-from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT, EndOfCall, NamedCall, Piece, skip_white_space
+from dragoman.filters.raw_tools.outputs import PendingCall, PendingText, stray_note
+from dragoman.filters.raw_tools.readers import BUFFER_LIMIT, LIMIT, CallPiece, EndOfCall, NamedCall, skip_white_space
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.values import ParameterSchema
 
@@ -220,7 +220,7 @@ class SectionStates(EngineBase):
         assert reader is not None
         room = BUFFER_LIMIT - hold.body_size(at) if hold is not None else len(text)
         exceeds = hold is not None and len(text) - at > room
-        pieces: list[Piece] = []
+        pieces: list[CallPiece] = []
         moved = reader.read(text[: at + room] if exceeds else text, at, pieces)
         self._take(pieces, at)
         if reader.failed:
@@ -231,7 +231,7 @@ class SectionStates(EngineBase):
             self._over_limit(text, at, at, f"more than {BUFFER_LIMIT} characters of a call had to be buffered")
         return moved
 
-    def _take(self, pieces: list[Piece], at: int) -> None:
+    def _take(self, pieces: list[CallPiece], at: int) -> None:
         """Process the pieces that a reader has read."""
         for piece in pieces:
             call = self._call
@@ -277,7 +277,7 @@ class SectionStates(EngineBase):
             self._note("undeclared", f"the reply calls {call.name}, which the request does not declare")
         self.completed_calls += call.end(closed, valid, self._out)
 
-    def _nameless(self, hold: HeldText | None) -> None:
+    def _nameless(self, hold: PendingText | None) -> None:
         if self._auto and hold is not None:  # the call becomes text
             hold.fits, hold.strict = False, True
         else:
@@ -313,7 +313,7 @@ class SectionStates(EngineBase):
         """Handle the end of the reply within a body."""
         reader = self._reader
         assert reader is not None
-        pieces: list[Piece] = []
+        pieces: list[CallPiece] = []
         end = reader.finish(text, at, pieces)
         self._take(pieces, at)
         hold = self._hold

@@ -19,7 +19,7 @@ from dragoman.wire import jsonio
 _ENTITY = re.compile(r"&(?:amp|quot|apos|lt|gt|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 
 # The reader of the arguments of a call, or of the calls of a section (see bodies.py).
-Body: TypeAlias = Literal["json", "wrapped", "array", "pythonic", "markup", "elements", "gemma"]
+BodyForm: TypeAlias = Literal["json", "wrapped", "array", "pythonic", "markup", "elements", "gemma"]
 
 
 class Markup(Struct, frozen=True):
@@ -53,7 +53,7 @@ class Table(Struct, frozen=True, kw_only=True):
 
     name: str
     special: bool
-    body: Body
+    body: BodyForm
     family: str = ""  # tables of one family are used together; "": its own name
     models: str = ""  # models that write this format
     call_begin: tuple[str, ...] = ()
@@ -206,7 +206,7 @@ def _table(entry: Mapping[str, Any], place: str, at: str) -> Table:
         table = msgspec.convert(entry, Table, dec_hook=_decode)
     except msgspec.ValidationError as error:
         message, _, inner = str(error).partition(" - at `$")
-        hint = f"; known: {', '.join(get_args(Body))}" if inner == ".body`" else ""
+        hint = f"; known: {', '.join(get_args(BodyForm))}" if inner == ".body`" else ""
         raise TableFileError(f"{place}: {at}{inner.rstrip('`')}: {message[:1].lower()}{message[1:]}{hint}") from None
     for field, problem in _problems(table):
         raise TableFileError(f"{place}: {at}{'.' if field else ''}{field}: {problem}")

@@ -163,7 +163,7 @@ def find_parameter(schema: Mapping[str, Json] | None, key: str) -> ParameterSche
 def fits_schema(schema: Mapping[str, Json] | None, arguments: str) -> bool:
     """Return whether a text is a JSON object with all properties that the schema requires."""
     value = jsonio.decode_object(arguments)
-    return value is not None and SchemaDocument(schema or {}).required() <= value.keys()
+    return value is not None and SchemaDocument(schema or {}).required_names() <= value.keys()
 
 
 def object_text(raw: str) -> str | None:

@@ -10,9 +10,9 @@ from dragoman.filters.raw_tools.readers import (
     BUFFER_LIMIT,
     LIMIT,
     WHITE_SPACE,
+    CallPiece,
     CallsReader,
     EndMarkerGuard,
-    Piece,
     skip_white_space,
 )
 from dragoman.filters.raw_tools.table import Keys
@@ -60,7 +60,7 @@ class WrappedJsonReader(CallsReader):
 
     # --- around the objects
 
-    def _open(self, text: str, at: int, out: list[Piece]) -> int:
+    def _open(self, text: str, at: int, out: list[CallPiece]) -> int:
         at = skip_white_space(text, at)
         if at == len(text):
             return at
@@ -73,7 +73,7 @@ class WrappedJsonReader(CallsReader):
             return at + 1
         return self._fail(at)
 
-    def _between(self, text: str, at: int, out: list[Piece]) -> int:
+    def _between(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Read after an object: a separator and another object, or the end."""
         here = self._next_call(text, at, "," if self._in_list else self._separators)
         if here is None:
@@ -90,7 +90,7 @@ class WrappedJsonReader(CallsReader):
 
     # --- inside an object
 
-    def _at_key(self, text: str, at: int, out: list[Piece]) -> int:
+    def _at_key(self, text: str, at: int, out: list[CallPiece]) -> int:
         at = skip_white_space(text, at)
         if at < len(text) and text[at] == "}":
             return self._close(at, out)
@@ -99,7 +99,7 @@ class WrappedJsonReader(CallsReader):
             self._key, self._step = key, self._at_colon
         return at
 
-    def _at_colon(self, text: str, at: int, out: list[Piece]) -> int:
+    def _at_colon(self, text: str, at: int, out: list[CallPiece]) -> int:
         at = skip_white_space(text, at)
         if at == len(text):
             return at
@@ -108,7 +108,7 @@ class WrappedJsonReader(CallsReader):
         self._step = self._at_value
         return at + 1
 
-    def _at_value(self, text: str, at: int, out: list[Piece]) -> int:
+    def _at_value(self, text: str, at: int, out: list[CallPiece]) -> int:
         at = skip_white_space(text, at)
         if at == len(text):
             return at
@@ -143,18 +143,18 @@ class WrappedJsonReader(CallsReader):
             self._is_broken = True
         return at
 
-    def _member(self, text: str, at: int, out: list[Piece]) -> int:
+    def _member(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Skip a value without meaning."""
         return self._value(text, at, [], out)
 
-    def _at_id(self, text: str, at: int, out: list[Piece]) -> int:
+    def _at_id(self, text: str, at: int, out: list[CallPiece]) -> int:
         at = self._value(text, at, self._id_pieces, out)
         if self._step == self._at_comma:
             literal = "".join(self._id_pieces)
             self._id = "" if len(literal) > LIMIT or literal[:1] in "{[n" else _decoded(literal)
         return at
 
-    def _value(self, text: str, at: int, value: list[str], out: list[Piece]) -> int:
+    def _value(self, text: str, at: int, value: list[str], out: list[CallPiece]) -> int:
         """Read a value with the guard; then go to the comma after it, or fail, or end."""
         end = self._guard.read(text, at, value, self._final)
         if self._guard.marker:
@@ -165,7 +165,7 @@ class WrappedJsonReader(CallsReader):
             return self._fail(end)
         return end
 
-    def _arguments(self, text: str, at: int, out: list[Piece]) -> int:
+    def _arguments(self, text: str, at: int, out: list[CallPiece]) -> int:
         value: list[str] = []
         end = self._guard.read(text, at, value, self._final)
         scanner = self._guard.scanner
@@ -190,7 +190,7 @@ class WrappedJsonReader(CallsReader):
             return self._cut(end, self._guard.marker, out)
         return self._fail(end) if scanner.is_broken else end
 
-    def _try_name(self, out: list[Piece]) -> None:
+    def _try_name(self, out: list[CallPiece]) -> None:
         """Name the call, if its name is known and its arguments begin like JSON."""
         begins = self._arguments_complete or self._guard.scanner.has_begun or self._size > BUFFER_LIMIT
         if self._tool and self._buffered and begins and not self._must_be_whole:
@@ -198,7 +198,7 @@ class WrappedJsonReader(CallsReader):
             out.extend(self._buffered)
             self._buffered, self._size = [], 0
 
-    def _at_comma(self, text: str, at: int, out: list[Piece]) -> int:
+    def _at_comma(self, text: str, at: int, out: list[CallPiece]) -> int:
         at = skip_white_space(text, at)
         if at == len(text):
             return at
@@ -212,7 +212,7 @@ class WrappedJsonReader(CallsReader):
         self._step = self._at_key
         return at + 1
 
-    def _close(self, at: int, out: list[Piece]) -> int:
+    def _close(self, at: int, out: list[CallPiece]) -> int:
         """End the object at the position."""
         if not self._tool or (self._has_arguments and not self._arguments_complete):
             return self._fail(at)
@@ -231,7 +231,7 @@ class WrappedJsonReader(CallsReader):
 
     # --- errors
 
-    def _junk(self, text: str, at: int, out: list[Piece]) -> int:
+    def _junk(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Skip invalid text after complete arguments."""
         if not self._closes:
             self._end(out)
@@ -240,7 +240,7 @@ class WrappedJsonReader(CallsReader):
         at, marker = self._ends.find(text, at, self._final)
         return self._cut(at, marker, out) if marker else at
 
-    def _broken(self, text: str, at: int, out: list[Piece]) -> int:
+    def _broken(self, text: str, at: int, out: list[CallPiece]) -> int:
         """Pass on arguments that are not JSON, up to the end marker, without the brackets around them."""
         start, marker = self._ends.find(text, at, self._final)
         text = self._tail + text[at:start]

@@ -1,4 +1,4 @@
-"""What is collected of one request while it runs, on the event loop: references to bytes, and times. No I/O.
+"""Collect what is recorded of one request while it runs, on the event loop: references to bytes, and times. No I/O.
 
 The stages of the gateway call a `RequestCapture` where the record of a request has one. A stream goes through a
 `RecordedTranslator`, so that nothing is added to the path of a request that is not recorded. Nothing is copied or
@@ -23,35 +23,35 @@ from dragoman.model.filter import Note
 from dragoman.response_stream import ResponseProgress
 from dragoman.wire.http import Headers, HttpRequest
 
-Level: TypeAlias = Literal["meta", "full"]
+CaptureLevel: TypeAlias = Literal["meta", "full"]
 # The time, the number of the attempt (0: none), bytes from the upstream, bytes to the client.
-Piece: TypeAlias = tuple[float, int, bytes, bytes]
+CapturedPiece: TypeAlias = tuple[float, int, bytes, bytes]
 PieceSizes: TypeAlias = tuple[float, int, int, int]
 
-Body: TypeAlias = tuple[str, bytes]  # the name of the part, and the bytes
+CapturedBody: TypeAlias = tuple[str, bytes]  # the name of the part, and the bytes
 # The base URL of the upstream (empty: the client's request), method, path, query, headers, bytes of the body.
 RequestHead: TypeAlias = tuple[str, str, str, str, Headers, int]
 ResponseHead: TypeAlias = tuple[int, Headers]
 # The upstream, its dialect, the credential, the model, and what was sent: None if nothing was.
-Target: TypeAlias = tuple[str, str, str, str, RequestHead | None]
+CapturedTarget: TypeAlias = tuple[str, str, str, str, RequestHead | None]
 
 _PIECE_SIZE = 200  # bytes of a piece besides its data
-ALLOWANCE = 16 * 1024  # bytes that a capture may hold without asking for room
+ALLOWANCE = 16 * 1024  # bytes that a capture may hold without a reservation
 
 
-class Room(Protocol):
+class CaptureBudget(Protocol):
     """Counts the bytes that all captures hold."""
 
-    def take(self, size: int) -> bool:
-        """Reserve bytes; return whether there was room."""
+    def reserve(self, size: int) -> bool:
+        """Reserve bytes; return whether they were free."""
 
 
 class AttemptCapture(Struct, eq=False, gc=False):
     """One attempt. Times are those of the monotonic clock; 0 means that it has not come to that."""
 
-    target: Target
+    target: CapturedTarget
     at: float  # when it was sent, or failed without being sent
-    answered_at: float = 0.0
+    responded_at: float = 0.0
     response: ResponseHead | None = None
     failed_at: float = 0.0
     failure: int = -1  # its index in the failures of the record
@@ -65,16 +65,16 @@ class RequestCapture(Struct, eq=False, gc=False):
     No value of it refers to it, so it needs no garbage collection.
     """
 
-    level: Level
+    level: CaptureLevel
     began: float
-    room: Room
+    budget: CaptureBudget
     head: RequestHead
-    bodies: list[Body] = []  # of the client's request and of those to upstreams; none for `meta`
+    bodies: list[CapturedBody] = []  # of the client's request and of those to upstreams; none for `meta`
     allowance: int = ALLOWANCE
-    taken: int = 0  # bytes of the recorder's room
+    reserved_bytes: int = 0  # of the recorder's budget
     session: str = ""
     attempts: list[AttemptCapture] = []
-    pieces: list[Piece] = []
+    pieces: list[CapturedPiece] = []
     sizes: list[PieceSizes] = []  # for `meta`, in place of `pieces`
     released_at: float = 0.0  # when the buffer of a stream was released to the client
     response: ResponseHead | None = None  # to the client, if it is whole
@@ -88,25 +88,25 @@ class RequestCapture(Struct, eq=False, gc=False):
     __repr__ = object.__repr__  # the headers hold keys
 
     def fits(self, size: int, what: str) -> bool:
-        """Count bytes; return whether there is room for them, and name what is left out if not."""
+        """Count bytes; return whether they fit into the budget, and add `what` to `truncated` if not."""
         if size > self.allowance:
             need = size + ALLOWANCE
-            if not self.room.take(need):
+            if not self.budget.reserve(need):
                 if what not in self.truncated:
                     self.truncated = (*self.truncated, what)
                 return False
-            self.taken += need
+            self.reserved_bytes += need
             self.allowance += need
         self.allowance -= size
         return True
 
     # --- attempts
 
-    def sent(self, record: Record, base_url: str, signed: HttpRequest) -> None:
+    def note_request(self, record: Record, base_url: str, signed: HttpRequest) -> None:
         """Note the request as it is sent. After a renewed login it is sent again, which counts as one attempt."""
         attempts, bodies, body = self.attempts, self.bodies, signed.body
         size = len(body)
-        if attempts and not attempts[-1].answered_at and attempts[-1].failure < 0:
+        if attempts and not attempts[-1].responded_at and attempts[-1].failure < 0:
             del attempts[-1]
         is_new = self.level == "full" and not (bodies and body is bodies[0][1])
         if is_new and self.fits(size, "upstream_body"):
@@ -115,12 +115,12 @@ class RequestCapture(Struct, eq=False, gc=False):
         target = record.upstream, record.upstream_dialect, record.credential, record.used_model, head
         attempts.append(AttemptCapture(target, monotonic()))
 
-    def answered(self, status: int, headers: Headers) -> None:
+    def note_response(self, status: int, headers: Headers) -> None:
         """Note the head of the upstream's response."""
         attempt = self.attempts[-1]
-        attempt.response, attempt.answered_at = (status, headers), monotonic()
+        attempt.response, attempt.responded_at = (status, headers), monotonic()
 
-    def failed(self, record: Record) -> None:
+    def note_failure(self, record: Record) -> None:
         """Note that the attempt failed with the next failure of the record, or that a target was passed over."""
         now, attempts = monotonic(), self.attempts
         if not attempts or attempts[-1].failure >= 0:
@@ -147,12 +147,12 @@ class RequestCapture(Struct, eq=False, gc=False):
         else:
             self.pieces.append((monotonic(), len(self.attempts), received, written))
 
-    def wrote(self, data: bytes) -> None:
+    def note_written(self, data: bytes) -> None:
         """Note bytes for the client that come from no bytes of the upstream: a ping, an error."""
         if data:
             self.add(b"", data)
 
-    def responded(self, status: int, headers: Headers, body: bytes) -> None:
+    def note_whole_response(self, status: int, headers: Headers, body: bytes) -> None:
         """Note a whole response to the client."""
         self.response = status, headers
         self.add(b"", body)
@@ -179,13 +179,13 @@ class RecordedTranslator:
     def close(self, broken: Fault | None = None) -> bytes:
         """Return the last bytes for the client."""
         data = self._inner.close(broken)
-        self._capture.wrote(data)
+        self._capture.note_written(data)
         return data
 
     def ping(self) -> bytes:
         """Return a keep-alive frame for the client; empty if its dialect has none."""
         data = self._inner.ping()
-        self._capture.wrote(data)
+        self._capture.note_written(data)
         return data
 
     @property

@@ -24,13 +24,13 @@ from urllib.parse import unquote
 from msgspec import Raw, Struct, structs
 
 from dragoman.gateway.recording.capture import (
-    Body,
-    Piece,
+    CapturedBody,
+    CapturedPiece,
+    CapturedTarget,
     PieceSizes,
     RequestCapture,
     RequestHead,
     ResponseHead,
-    Target,
 )
 from dragoman.gateway.recording.masking import Masker
 from dragoman.gateway.recording.segments import ReceivedResponse, SentRequest, encode_batch
@@ -85,10 +85,10 @@ class Pending(Struct, frozen=True, gc=False):
 
     described: _Request
     began: float
-    bodies: list[Body]
-    pieces: list[Piece]
+    bodies: list[CapturedBody]
+    pieces: list[CapturedPiece]
     sizes: list[PieceSizes]
-    taken: int  # bytes of the recorder's room
+    reserved_bytes: int  # of the recorder's budget
 
 
 class RecordingEncoder:
@@ -97,7 +97,7 @@ class RecordingEncoder:
     def __init__(self, masker: Masker) -> None:
         self._masker = masker
         self._requests: dict[RequestHead, Raw] = {}
-        self._targets: dict[Target, Raw] = {}
+        self._targets: dict[CapturedTarget, Raw] = {}
         self._responses: dict[ResponseHead, Raw] = {}
         self._sessions: dict[str, Raw] = {}
 
@@ -112,7 +112,7 @@ class RecordingEncoder:
                 _Attempt(
                     self._targets.get(target) or self._target(target),
                     int((attempt.at - began) * 1e6),
-                    int((attempt.answered_at - began) * 1e6) if response else 0,
+                    int((attempt.responded_at - began) * 1e6) if response else 0,
                     (self._responses.get(response) or self._response(response)) if response else _NOTHING,
                     int((failed_at - began) * 1e6) if failed_at else 0,
                     attempt.failure,
@@ -132,9 +132,9 @@ class RecordingEncoder:
             capture.failures,
             capture.truncated,
         )
-        return Pending(described, began, bodies, capture.pieces, capture.sizes, capture.taken)
+        return Pending(described, began, bodies, capture.pieces, capture.sizes, capture.reserved_bytes)
 
-    def _target(self, target: Target) -> Raw:
+    def _target(self, target: CapturedTarget) -> Raw:
         upstream, dialect, credential, model, sent = target
         names = {"upstream": upstream, "dialect": dialect, "credential": credential, "model": model}
         request = {} if sent is None else {"request": self._request(sent)}
@@ -174,7 +174,7 @@ class RecordingEncoder:
         parts: list[bytes] = []
         for item in items:
             described, own = item.described, _named_parts(item)
-            if item.taken and sum([len(data) for _, data in own]) > most:
+            if item.reserved_bytes and sum([len(data) for _, data in own]) > most:
                 own, left_out = _shortened(own, most)
                 described.truncated = (*described.truncated, *left_out)
             if described.changes:
@@ -250,7 +250,7 @@ def _layout(count: int) -> Layout:
 
 def _shortened(parts: list[tuple[str, bytes]], most: int) -> tuple[list[tuple[str, bytes]], list[str]]:
     """Leave out the largest parts until the rest fits; return it, and the names of those that were left out."""
-    kept, left_out = sorted(parts, key=lambda part: len(part[1])), list[str]()
-    while sum(len(data) for _, data in kept) > most:
-        left_out.append(kept.pop()[0].partition(".")[0])
-    return [part for part in parts if part in kept], left_out
+    parts_that_fit, left_out = sorted(parts, key=lambda part: len(part[1])), list[str]()
+    while sum(len(data) for _, data in parts_that_fit) > most:
+        left_out.append(parts_that_fit.pop()[0].partition(".")[0])
+    return [part for part in parts if part in parts_that_fit], left_out

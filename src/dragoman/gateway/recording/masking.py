@@ -17,7 +17,7 @@ from typing import TypeAlias
 from dragoman.gateway.redaction import KEY_FORM, KEY_PREFIXES, NAMED_KEY
 from dragoman.upstream.credentials import encoded_forms
 
-Span: TypeAlias = tuple[int, int]
+ByteSpan: TypeAlias = tuple[int, int]
 
 _LEAST_RUN = 15  # characters of the shortest form of a key
 _IN_KEY = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._~+/=-"
@@ -61,8 +61,8 @@ class Masker:
             data = bytes(masked)
         return data
 
-    def _spans(self, data: bytes) -> list[Span]:
-        spans: list[Span] = []
+    def _spans(self, data: bytes) -> list[ByteSpan]:
+        spans: list[ByteSpan] = []
         for form in self._elsewhere:
             spans += _occurrences(data, form)
         if data.find(_PRIVATE) >= 0:
@@ -80,7 +80,7 @@ class Masker:
         masked = self.mask(data)
         return text if masked is data else masked.decode(errors="surrogatepass")
 
-    def _search(self, data: bytes, base: int, marks: bytes, spans: list[Span]) -> None:
+    def _search(self, data: bytes, base: int, marks: bytes, spans: list[ByteSpan]) -> None:
         """Add the secrets in the runs of a portion, which begins at `base`."""
         words, values = self._words, self._values
         at = marks.find(_RUN)
@@ -94,7 +94,7 @@ class Masker:
                 spans += self._spans_of_run(data, begin, last)
             at = marks.find(_RUN, end)
 
-    def _spans_of_run(self, data: bytes, begin: int, end: int) -> list[Span]:
+    def _spans_of_run(self, data: bytes, begin: int, end: int) -> list[ByteSpan]:
         """Return the secrets in one run; remember a harmless one."""
         if end - begin > _LONG:
             return list(self._spans_of_long_run(data, begin, end))
@@ -111,11 +111,11 @@ class Masker:
             harmless.add(key)
         return spans
 
-    def _known_spans(self, data: bytes, begin: int, end: int) -> Iterator[Span]:
+    def _known_spans(self, data: bytes, begin: int, end: int) -> Iterator[ByteSpan]:
         if self._known is not None:
             yield from (found.span() for found in self._known.finditer(data, begin, end))
 
-    def _spans_of_long_run(self, data: bytes, begin: int, end: int) -> Iterator[Span]:
+    def _spans_of_long_run(self, data: bytes, begin: int, end: int) -> Iterator[ByteSpan]:
         run = data[begin:end]
         for form in self._inside:
             yield from ((begin + first, begin + last) for first, last in _occurrences(run, form))
@@ -146,20 +146,20 @@ def _portion(data: bytes, begin: int) -> bytes:
     return marks[:last] if last else marks
 
 
-def _forms(data: bytes, begin: int, end: int) -> Iterator[Span]:
+def _forms(data: bytes, begin: int, end: int) -> Iterator[ByteSpan]:
     """Yield what has the form of a key."""
     for head in _HEAD.finditer(data, begin, end):
         if found := _FORM.match(data, head.start(), end):
             yield found.span()
 
 
-def _named(data: bytes, begin: int, end: int) -> Iterator[Span]:
+def _named(data: bytes, begin: int, end: int) -> Iterator[ByteSpan]:
     """Yield values whose name says that they are secrets."""
     for found in _NAMED.finditer(data, max(begin - _BEFORE, 0), end):
         yield found.end(1), found.end()
 
 
-def _occurrences(data: bytes, part: bytes) -> Iterator[Span]:
+def _occurrences(data: bytes, part: bytes) -> Iterator[ByteSpan]:
     at = data.find(part)
     while at >= 0:
         yield at, at + len(part)

@@ -1,9 +1,9 @@
-"""Takes what was collected of requests, and writes it in a thread: masked, in batches, within bounds.
+"""Write what was collected of requests, in a thread: masked, in batches, within bounds.
 
 On the event loop `begin` returns a capture, and `finish` appends its description to a list. The thread wakes up when
 the list was empty, waits a little for more, encodes and masks all of them together, and appends them to a segment. It
-yields to the event loop after each portion. If it cannot keep up, or the disk is full,
-recordings are dropped and counted; requests are never delayed.
+yields to the event loop after each portion. If it cannot keep up, or the disk is full, recordings are dropped and
+counted; requests are never delayed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.inspector_config import InspectorSettings
 from dragoman.gateway.layers import ConfigError
-from dragoman.gateway.recording.capture import ALLOWANCE, Level, RequestCapture
+from dragoman.gateway.recording.capture import ALLOWANCE, CaptureLevel, RequestCapture
 from dragoman.gateway.recording.encoding import Pending, RecordingEncoder
 from dragoman.gateway.recording.masking import Masker
 from dragoman.gateway.recording.segments import SegmentWriter
@@ -28,7 +28,7 @@ from dragoman.gateway.records import Record
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import JsonError
 
-MAX_HELD = 64 * 1024 * 1024  # bytes that all captures of this process hold
+MAX_CAPTURE_BYTES = 64 * 1024 * 1024  # bytes that all captures of this process hold
 _GATHER = 0.1  # seconds in which a batch is gathered
 _PORTION = 1024 * 1024  # bytes of captures that are encoded and written at a time, at most
 _IDLE = 30.0  # seconds after which old segments are looked for, though nothing is recorded
@@ -37,7 +37,7 @@ _REPORT_SECONDS = 60.0  # between two reports of the same trouble
 
 
 class Recorder:
-    """Records the requests of one gateway. `begin`, `finish` and `take` belong to the event loop."""
+    """Records the requests of one gateway. `begin`, `finish` and `reserve` are for the event loop."""
 
     def __init__(
         self,
@@ -47,13 +47,13 @@ class Recorder:
         log: AccessLog,
         known_secrets: Callable[[], Iterable[str]],
     ) -> None:
-        self.level: Level = "meta"
+        self.level: CaptureLevel = "meta"
         self.dropped = 0  # recordings that were not written
         self._log, self._known_secrets = log, known_secrets
         self._segments = SegmentWriter(folder, secrets.token_hex(6))
         self._segments.configure(settings.bytes, settings.hours, processes)
         self._items: list[Pending] = []
-        self._taken = self._given_back = 0  # bytes; the second is changed by the thread only
+        self._reserved_bytes = self._released_bytes = 0  # bytes; the second is changed by the thread only
         self._secrets: tuple[str, ...] = ()
         self._encoder = RecordingEncoder(Masker())
         self._wake = threading.Event()
@@ -79,11 +79,11 @@ class Recorder:
             capture.bodies.append(("client_body", body))
         return capture
 
-    def take(self, size: int) -> bool:
-        """Reserve bytes for a capture; return whether there was room."""
-        if self._taken - self._given_back + size > MAX_HELD:
+    def reserve(self, size: int) -> bool:
+        """Reserve bytes for a capture; return whether they were free."""
+        if self._reserved_bytes - self._released_bytes + size > MAX_CAPTURE_BYTES:
             return False
-        self._taken += size
+        self._reserved_bytes += size
         return True
 
     def finish(self, record: Record, line: bytes) -> None:
@@ -91,7 +91,7 @@ class Recorder:
         capture, record.capture = record.capture, None
         assert capture is not None  # the caller has looked
         if not line:
-            self._taken -= capture.taken
+            self._reserved_bytes -= capture.reserved_bytes
             return
         capture.line, capture.notes, capture.failures = line, record.notes, record.failures
         capture.began_at = time.time() - record.total
@@ -153,10 +153,10 @@ class Recorder:
         size = 0
         for item in items:
             portion.append(item)
-            size += item.taken + ALLOWANCE
+            size += item.reserved_bytes + ALLOWANCE
             if size >= _PORTION or item is items[-1]:
                 self._append(portion)
-                self._given_back += sum([each.taken for each in portion])
+                self._released_bytes += sum([each.reserved_bytes for each in portion])
                 portion, size = [], 0
                 time.sleep(0)  # The event loop has its turn.
 

@@ -4,8 +4,9 @@ A segment is a file `TIME-PROCESS.rec`, written by one process. It consists of b
 
     magic, length of the list, length of the parts | list of `RecordedRequest` (JSON) | part | part | …
 
-Every part ends with a line end. The list has what pages need, so that the parts need not be read for them. The last
-batch of a process that was killed may be incomplete; readers leave it out.
+Each part ends with a newline. The list has everything about a request except its bodies and frames, so that a list of
+requests can be shown without reading the parts. The last batch of a process that was killed may be incomplete; readers
+leave it out.
 
 The process that writes a segment holds a lock on it. The oldest segments without a lock are deleted when all of them
 together would exceed the bound of bytes, or when their oldest entry has reached the bound of hours.
@@ -77,7 +78,7 @@ class RecordedAttempt(Struct, frozen=True):
 
 
 class RecordedRequest(Struct, frozen=True):
-    """What is recorded of a request besides its bytes."""
+    """The recording of a request, without its bytes."""
 
     line: LoggedRequest  # as the log has it
     level: str
@@ -168,14 +169,14 @@ class SegmentWriter:
         self._size, self._opened_at = 0, 0.0
         self._most, self._seconds, self._segment_bytes, self._processes = 0, 0.0, 0, 1
         self._number = 0
-        self._room, self._trimmed_at = 0, 0.0  # bytes that may be written before segments are looked at again
+        self._free_bytes, self._trimmed_at = 0, 0.0  # bytes that may be written before segments are looked at again
 
     def configure(self, most: int, hours: float, processes: int) -> None:
-        """Use these bounds: bytes of all segments together, and hours; so many processes share the folder."""
+        """Use these bounds: `most` bytes of all segments together, and hours. `processes` share the folder."""
         self._most, self._seconds = most, hours * 3600
         self._processes = max(processes, 1)
         self._segment_bytes = most // _PARTS // self._processes
-        self._room = 0
+        self._free_bytes = 0
 
     @property
     def max_entry(self) -> int:
@@ -188,12 +189,12 @@ class SegmentWriter:
         is_full = self._size + len(data) > self._segment_bytes and self._size > 0
         if self._file is not None and (is_full or not self._is_there()):
             self.close()
-        if len(data) > self._room or now - self._trimmed_at >= _TRIM_SECONDS:
+        if len(data) > self._free_bytes or now - self._trimmed_at >= _TRIM_SECONDS:
             self.trim(len(data))
         file = self._file or self._open(now)
         file.write(data)
         self._size += len(data)
-        self._room -= len(data)
+        self._free_bytes -= len(data)
 
     def trim(self, need: int = 0) -> None:
         """Delete segments that are too old, and the oldest ones until `need` more bytes fit."""
@@ -208,7 +209,7 @@ class SegmentWriter:
             # The oldest entry of a segment is hardly younger than the segment.
             if (total + need > self._most or now - began >= self._seconds) and self._delete(path):
                 total -= size
-        self._room, self._trimmed_at = max(self._most - total, 0) // self._processes, now
+        self._free_bytes, self._trimmed_at = max(self._most - total, 0) // self._processes, now
 
     def has_any(self) -> bool:
         """Return whether there are segments."""
@@ -246,12 +247,12 @@ class SegmentWriter:
         return self._file is not None and os.fstat(self._file.fileno()).st_nlink > 0
 
     def _delete(self, path: Path) -> bool:
-        """Delete a segment, unless a process writes to it; return whether it is gone."""
+        """Delete a segment, unless a process writes to it; return whether it was deleted."""
         return (self._file is None or path != self._path) and delete_segment(path)
 
 
 def delete_segment(path: Path) -> bool:
-    """Delete a segment, unless a process writes to it; return whether it is gone."""
+    """Delete a segment, unless a process writes to it; return whether it no longer exists."""
     try:
         with path.open("rb") as file:
             if not _lock(file, shared=True):

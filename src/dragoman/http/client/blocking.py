@@ -28,7 +28,7 @@ def send(
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(asyncio.wait([task]))
 
-    def received() -> Generator[Any, None, None]:
+    def receive() -> Generator[Any, None, None]:
         try:
             while (item := items.get()) is not None:
                 if isinstance(item, Exception):
@@ -39,7 +39,7 @@ def send(
                 loop.call_soon_threadsafe(task.cancel)
 
     threading.Thread(target=run, name="http", daemon=True).start()
-    body = received()
+    body = receive()
     return next(body), body  # the head comes first
 
 

@@ -188,9 +188,9 @@ class ClientResponse(Struct, eq=False):
             while not pumping.done() or ready:
                 await arrived.wait()
                 arrived.clear()
-                taken = ready.copy()
+                pieces = ready.copy()
                 ready.clear()
-                for piece in taken:
+                for piece in pieces:
                     yield piece
                 self.resume()
             await pumping
@@ -326,14 +326,17 @@ class ClientResponse(Struct, eq=False):
     # --- called by the parser
 
     def on_message_begin(self) -> None:
+        """Begin the head of a response, interim or final."""
         if self._end is not None:
             self._keep = False  # a second response followed
         self._fields = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header."""
         self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
+        """Take the status and headers of the final response. Raises BadFrame for an encoding that was not requested."""
         parser, fields = self._parser, self._fields
         if parser is None or self._end is not None:
             return
@@ -358,6 +361,7 @@ class ClientResponse(Struct, eq=False):
             self._waiter.set_result(None)
 
     def on_message_complete(self) -> None:
+        """End an interim response, or the body of the final one."""
         if self._in_interim:
             self._in_interim = False
         elif self._end is None and self._parser is not None:

@@ -214,6 +214,7 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
     # --- called by the parser
 
     def on_message_begin(self) -> None:
+        """Begin the head of a request, and its deadline."""
         self._in_head = True
         self._overhead = 0
         self._url.clear()
@@ -221,12 +222,14 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
         self.deadline = self.server.clock() + HEAD_SECONDS
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header or a trailer; too many end the connection."""
         self._fields.append((name, value))  # trailers too; they are not used
         if len(self._fields) > MAX_HEADERS:
             self._refusal = HEAD_TOO_LONG
             raise _Refused
 
     def on_headers_complete(self) -> None:
+        """Begin the exchange of the request, or queue it behind the one that runs."""
         parser, fields = self._parser, self._fields
         assert parser is not None
         target = b"".join(self._url).decode("latin-1")
@@ -260,6 +263,7 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
         self.deadline = inf  # its body is read when its turn comes
 
     def on_message_complete(self) -> None:
+        """End the body of the request."""
         arriving, self.arriving = self.arriving, None
         if arriving is not None:
             arriving.take(self._chunks, last=True)
@@ -353,7 +357,7 @@ class ServerConnection(Struct, asyncio.Protocol, eq=False):
             self._give_up()
 
     def probe(self) -> None:
-        """Send bytes without content to a half-closed client; a closed socket responds with a reset."""
+        """Send bytes without content to a half-closed client: if it has closed its socket, its system sends a reset."""
         if self._transport is None or self._transport.is_closing() or probe(self._transport):
             return
         if self._current is not None:

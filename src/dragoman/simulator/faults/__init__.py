@@ -24,8 +24,16 @@ from dragoman.wire.validation import explain_refusal
 __all__ = ["FAULTS", "FaultProxy", "ProxiedResponse", "ProxyFault", "parse_fault"]
 
 
+# Names of faults in commands and files that differ from those of their classes.
+_NAMES: dict[type[ProxyFault], str] = {
+    response.InterimResponses: "informed",
+    response.SilentlyClosedConnection: "stale",
+}
+
+
 def _name(kind: type[ProxyFault]) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__.removesuffix("Fault")).lower()
+    words = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__.removesuffix("Fault")).lower()
+    return _NAMES.get(kind, words)
 
 
 FAULTS: dict[str, type[ProxyFault]] = {

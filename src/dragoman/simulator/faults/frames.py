@@ -8,7 +8,7 @@ from typing import Literal
 from zlib import crc32
 
 from dragoman.simulator.faults.response import Pieces, ProxyFault
-from dragoman.simulator.response import BodyEnd, Pause, Piece
+from dragoman.simulator.response import BodyEnd, BodyPiece, Pause
 
 _NOISE = bytes(range(256))
 _ESCAPE = rb"\\u[0-9a-fA-F]{4}"
@@ -69,7 +69,7 @@ class _AtFrame(ProxyFault, frozen=True, kw_only=True):
                 yield output
             count, is_done = count + 1, is_done or is_match
 
-    def change_frame(self, frame: bytes) -> tuple[Piece, ...]:
+    def change_frame(self, frame: bytes) -> tuple[BodyPiece, ...]:
         """Return what the client gets instead of the frame."""
         return (frame,)
 
@@ -79,21 +79,21 @@ class Delay(_AtFrame, frozen=True, kw_only=True):
 
     seconds: float
 
-    def change_frame(self, frame: bytes) -> tuple[Piece, ...]:
+    def change_frame(self, frame: bytes) -> tuple[BodyPiece, ...]:
         return (Pause(self.seconds), frame)
 
 
 class Duplicate(_AtFrame, frozen=True, kw_only=True):
     """A frame is sent twice."""
 
-    def change_frame(self, frame: bytes) -> tuple[Piece, ...]:
+    def change_frame(self, frame: bytes) -> tuple[BodyPiece, ...]:
         return (frame, frame)
 
 
 class Omit(_AtFrame, frozen=True, kw_only=True):
     """A frame is left out."""
 
-    def change_frame(self, frame: bytes) -> tuple[Piece, ...]:
+    def change_frame(self, frame: bytes) -> tuple[BodyPiece, ...]:
         return ()
 
 
@@ -102,7 +102,7 @@ class Garbage(_AtFrame, frozen=True, kw_only=True):
 
     size: int = 256
 
-    def change_frame(self, frame: bytes) -> tuple[Piece, ...]:
+    def change_frame(self, frame: bytes) -> tuple[BodyPiece, ...]:
         return ((_NOISE * (self.size // 256 + 1))[: self.size], frame)
 
 
@@ -111,7 +111,7 @@ class Insert(_AtFrame, frozen=True, kw_only=True):
 
     put: str
 
-    def change_frame(self, frame: bytes) -> tuple[Piece, ...]:
+    def change_frame(self, frame: bytes) -> tuple[BodyPiece, ...]:
         return (self.put.encode(), frame)
 
 
@@ -146,7 +146,7 @@ class Corrupt(_AtFrame, frozen=True, kw_only=True):
     what: Literal["crc", "prelude", "length", "headers", "header", "flip"] = "crc"
     length: int = 0
 
-    def change_frame(self, frame: bytes) -> tuple[Piece, ...]:
+    def change_frame(self, frame: bytes) -> tuple[BodyPiece, ...]:
         raw = bytearray(frame)
         match self.what:
             case "crc":

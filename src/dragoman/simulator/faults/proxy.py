@@ -19,8 +19,14 @@ from dragoman.http.client.client import ClientResponse, HttpClient, PoolLimits
 from dragoman.http.exchange import ClientDisconnected, HttpExchange
 from dragoman.http.server.connection import ServerConnection
 from dragoman.http.server.serving import HttpServer, Listener
-from dragoman.simulator.faults.response import Pieces, ProxiedResponse, ProxyFault, Stale, render_response
-from dragoman.simulator.response import BodyEnd, Pause, Piece
+from dragoman.simulator.faults.response import (
+    Pieces,
+    ProxiedResponse,
+    ProxyFault,
+    SilentlyClosedConnection,
+    render_response,
+)
+from dragoman.simulator.response import BodyEnd, BodyPiece, Pause
 from dragoman.simulator.server import FlowControl, break_off, pause, read_request
 from dragoman.wire.http import HttpRequest
 
@@ -94,7 +100,7 @@ class FaultProxy:
         except (ClientFault, TransportError, UpstreamViolation):
             exchange.break_off()
         except asyncio.CancelledError:
-            if not exchange.interrupted():
+            if not exchange.was_interrupted():
                 raise
             self.disconnects.append(time.monotonic())
 
@@ -102,7 +108,7 @@ class FaultProxy:
         number, self.exchanges = self.exchanges, self.exchanges + 1
         faults = [self._use(fault) for fault in self._active_faults() if not fault.on_connect()]
         served = self._served[exchange.connection] = self._served.get(exchange.connection, -1) + 1
-        if any(isinstance(fault, Stale) and served >= fault.after for fault in faults):
+        if any(isinstance(fault, SilentlyClosedConnection) and served >= fault.after for fault in faults):
             exchange.break_off()
             return
         replacements = (fault.replace_response(request, number) for fault in faults)
@@ -154,7 +160,7 @@ class FaultProxy:
 class UnreadConnection(asyncio.Protocol):
     """A connection that is never read: it waits, and is then closed or reset."""
 
-    def __init__(self, own: ServerConnection, pieces: Sequence[Piece], disconnects: list[float]) -> None:
+    def __init__(self, own: ServerConnection, pieces: Sequence[BodyPiece], disconnects: list[float]) -> None:
         self._own, self._pieces, self._disconnects = own, pieces, disconnects
         self._task: asyncio.Task[None] | None = None
 
@@ -189,7 +195,7 @@ def _damaged(response: ProxiedResponse, faults: Sequence[ProxyFault]) -> Pieces:
     return pieces
 
 
-async def _body(response: ClientResponse) -> AsyncIterator[Piece]:
+async def _body(response: ClientResponse) -> AsyncIterator[BodyPiece]:
     """Yield the body without its framing; a truncated body ends with `BodyEnd("close")`."""
     try:
         async for piece in response.pieces():

@@ -14,10 +14,10 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from dragoman.http.framing import CHUNK, LAST_CHUNK, response_head
-from dragoman.simulator.response import BodyEnd, Pause, Piece
+from dragoman.simulator.response import BodyEnd, BodyPiece, Pause
 from dragoman.wire.http import Headers, HttpRequest
 
-Pieces: TypeAlias = AsyncIterator[Piece]
+Pieces: TypeAlias = AsyncIterator[BodyPiece]
 
 FOREVER = 3600.0  # seconds; longer than the timeout of any client
 
@@ -41,7 +41,7 @@ class ProxyFault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     times: int = 0  # how many connections or exchanges it affects; 0: all
 
-    def on_connect(self) -> tuple[Piece, ...]:
+    def on_connect(self) -> tuple[BodyPiece, ...]:
         """Return what happens to a new connection before anything is read."""
         return ()
 
@@ -89,7 +89,7 @@ async def render_response(response: ProxiedResponse) -> Pieces:
         yield BodyEnd("close")
 
 
-async def pieces_of(*pieces: Piece) -> Pieces:
+async def pieces_of(*pieces: BodyPiece) -> Pieces:
     """Yield the given pieces."""
     for piece in pieces:
         yield piece
@@ -137,7 +137,7 @@ class HeaderFault(ProxyFault, frozen=True, kw_only=True):
         return response
 
 
-class Informed(ProxyFault, frozen=True, kw_only=True):
+class InterimResponses(ProxyFault, frozen=True, kw_only=True):
     """Interim responses (100, 103) before the final one."""
 
     codes: tuple[int, ...] = (100, 103)
@@ -227,7 +227,7 @@ class Hang(ProxyFault, frozen=True, kw_only=True):
 
     seconds: float = FOREVER
 
-    def on_connect(self) -> tuple[Piece, ...]:
+    def on_connect(self) -> tuple[BodyPiece, ...]:
         return (Pause(self.seconds), BodyEnd("close"))
 
 
@@ -236,7 +236,7 @@ class Drop(ProxyFault, frozen=True, kw_only=True):
 
     reset: bool = False
 
-    def on_connect(self) -> tuple[Piece, ...]:
+    def on_connect(self) -> tuple[BodyPiece, ...]:
         return (BodyEnd("reset" if self.reset else "close"),)
 
 
@@ -316,7 +316,7 @@ class SlowClose(ProxyFault, frozen=True, kw_only=True):
     seconds: float
 
     async def wire(self, pieces: Pieces) -> Pieces:
-        delayed: Piece = b""
+        delayed: BodyPiece = b""
         async for piece in pieces:
             yield delayed
             delayed = piece
@@ -342,7 +342,7 @@ class SlowHead(ProxyFault, frozen=True, kw_only=True):
             seen += piece
 
 
-class Stale(ProxyFault, frozen=True, kw_only=True):
+class SilentlyClosedConnection(ProxyFault, frozen=True, kw_only=True):
     """A kept connection closes silently at the request after `after` requests. The proxy counts them."""
 
     after: int = 1

@@ -1,6 +1,7 @@
 """Values that the refusal rules of the simulated Kiro service use: requests, profiles, limits, routes and refusals.
 
-Pure. `rules` checks requests with them; `service` renders the refusals.
+Pure. `rules` checks requests with them; `service` renders the refusals. Rule numbers are those of
+docs/dialects/kiro.md.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
-Profile: TypeAlias = Literal["official", "observed", "paranoid"]
+StrictnessProfile: TypeAlias = Literal["official", "observed", "paranoid"]
 
-PROFILES: Mapping[Profile, frozenset[Grade]] = {
+PROFILES: Mapping[StrictnessProfile, frozenset[Grade]] = {
     "official": frozenset({"A"}),
     "observed": frozenset({"A", "B"}),
     "paranoid": frozenset({"A", "B", "C", "D"}),
@@ -43,7 +44,7 @@ class ErrorResponse(Struct, frozen=True):
     whole: bytes = b""
 
 
-class Finding(Struct, frozen=True):
+class RuleBreach(Struct, frozen=True):
     """One place where a request breaks a rule. Without a grade or response, the rule's own applies."""
 
     at: str
@@ -226,17 +227,17 @@ REQUEST = _record(
 # --- the operation of a request, over either wire protocol: REST paths or x-amz-target (docs/dialects/kiro.md)
 
 
-Operation: TypeAlias = Literal["generate", "usage", "models", "profiles", "mcp"]
+KiroOperation: TypeAlias = Literal["generate", "usage", "models", "profiles", "mcp"]
 
 
 class Route(Struct, frozen=True):
     """An operation and the wire protocol of its request."""
 
-    operation: Operation
+    operation: KiroOperation
     protocol: Literal["rest", "target"]
 
 
-_PATHS: dict[tuple[str, str], Operation] = {
+_PATHS: dict[tuple[str, str], KiroOperation] = {
     ("POST", "generateassistantresponse"): "generate",
     ("POST", "sendmessagestreaming"): "generate",
     ("GET", "getusagelimits"): "usage",
@@ -247,7 +248,7 @@ _PATHS: dict[tuple[str, str], Operation] = {
     ("POST", "listavailableprofiles"): "profiles",
     ("POST", "mcp"): "mcp",
 }
-_TARGETS: dict[str, Operation] = {
+_TARGETS: dict[str, KiroOperation] = {
     "AmazonCodeWhispererStreamingService.GenerateAssistantResponse": "generate",
     "AmazonQDeveloperStreamingService.SendMessage": "generate",
     "AmazonCodeWhispererService.GetUsageLimits": "usage",

@@ -25,20 +25,20 @@ from dragoman.simulator.kiro.refusals import (
     REQUEST,
     SIGNATURE_PREFIX,
     ErrorResponse,
-    Finding,
     KiroHttpRequest,
     KiroRefusal,
-    Profile,
     Route,
+    RuleBreach,
     SimulatorLimits,
+    StrictnessProfile,
     route,
     sign,
 )
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 
-RuleCheck: TypeAlias = Callable[[KiroHttpRequest, SimulatorLimits], Iterator[Finding]]
-RuleResponse: TypeAlias = ErrorResponse | Callable[[Finding], ErrorResponse]
+RuleCheck: TypeAlias = Callable[[KiroHttpRequest, SimulatorLimits], Iterator[RuleBreach]]
+RuleResponse: TypeAlias = ErrorResponse | Callable[[RuleBreach], ErrorResponse]
 
 _NOT_JSON = ErrorResponse("The request body is not valid JSON.")
 _BODY_TOO_LONG = "Failed to buffer the request body: length limit exceeded"
@@ -75,7 +75,7 @@ _TOOL_NUMBER = re.compile(r"\.tools\[(\d+)\]")
 class RefusalRule(Struct, frozen=True):
     """One rule of the table.
 
-    `response` is the error response, or a function that makes it from the finding. `find` finds breaches that the rules
+    `response` is the error response, or a function that makes it from the breach. `find` finds breaches that the rules
     of the dialect do not find.
     """
 
@@ -89,71 +89,75 @@ class RefusalRule(Struct, frozen=True):
 # --- rules of the envelope
 
 
-def _body_size(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
+def _body_size(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[RuleBreach]:
     size = len(parsed.request.body)
     if size > limits.body_bytes:
-        yield Finding("", f"{size} bytes, more than {limits.body_bytes}")
+        yield RuleBreach("", f"{size} bytes, more than {limits.body_bytes}")
 
 
-def _is_json(parsed: KiroHttpRequest, _: SimulatorLimits) -> Iterator[Finding]:
+def _is_json(parsed: KiroHttpRequest, _: SimulatorLimits) -> Iterator[RuleBreach]:
     if parsed.problem:
-        yield Finding("", parsed.problem, "A")
+        yield RuleBreach("", parsed.problem, "A")
 
 
-def _profile_arn(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
+def _profile_arn(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[RuleBreach]:
     arn = parsed.top.get("profileArn")
     if arn is None:
         has_api_key = parsed.request.header("tokentype").upper() == "API_KEY"
         if limits.profile_required and not has_api_key:
             response = ErrorResponse("profileArn is required for this request.")
-            yield Finding("profileArn", "missing; this host requires it", "B", response)
+            yield RuleBreach("profileArn", "missing; this host requires it", "B", response)
     elif limits.profile_arns and arn not in limits.profile_arns:
-        yield Finding("profileArn", "not a profile of this token", "B", _BAD_TOKEN)
+        yield RuleBreach("profileArn", "not a profile of this token", "B", _BAD_TOKEN)
 
 
-def _model_id(parsed: KiroHttpRequest, _: SimulatorLimits) -> Iterator[Finding]:
+def _model_id(parsed: KiroHttpRequest, _: SimulatorLimits) -> Iterator[RuleBreach]:
     if parsed.current is None or "modelId" not in parsed.current.body:
         return
     model = parsed.current.body["modelId"]
     if not isinstance(model, str) or model not in MODELS:
-        yield Finding(f"{parsed.current.at}.modelId", "not a model of this service")
+        yield RuleBreach(f"{parsed.current.at}.modelId", "not a model of this service")
 
 
 # --- rules of form
 
 
-def _shape(parsed: KiroHttpRequest, _: SimulatorLimits) -> Iterator[Finding]:
+def _shape(parsed: KiroHttpRequest, _: SimulatorLimits) -> Iterator[RuleBreach]:
     yield from (
-        Finding(flaw.at, flaw.detail) for flaw in find_mismatches(parsed.document, REQUEST) if flaw.kind != "null"
+        RuleBreach(mismatch.at, mismatch.detail)
+        for mismatch in find_mismatches(parsed.document, REQUEST)
+        if mismatch.kind != "null"
     )
 
 
-def _nulls(parsed: KiroHttpRequest, _: SimulatorLimits) -> Iterator[Finding]:
+def _nulls(parsed: KiroHttpRequest, _: SimulatorLimits) -> Iterator[RuleBreach]:
     yield from (
-        Finding(flaw.at, flaw.detail) for flaw in find_mismatches(parsed.document, REQUEST) if flaw.kind == "null"
+        RuleBreach(mismatch.at, mismatch.detail)
+        for mismatch in find_mismatches(parsed.document, REQUEST)
+        if mismatch.kind == "null"
     )
 
 
 # --- rules of tools and size
 
 
-def _tool_bytes(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
+def _tool_bytes(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[RuleBreach]:
     size = sum(len(jsonio.encode(entry)) for entry, _ in parsed.tool_entries)
     if size > limits.tool_bytes and len(parsed.tool_entries) < limits.tool_count:
-        yield Finding("tools", f"{size} bytes of tools, more than {limits.tool_bytes}", response=_INVALID_BODY)
+        yield RuleBreach("tools", f"{size} bytes of tools, more than {limits.tool_bytes}", response=_INVALID_BODY)
 
 
-def _image_edges(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
+def _image_edges(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[RuleBreach]:
     if len(parsed.images) <= limits.many_images:
         return
     for image, at in parsed.images:
         edge = max(parse_image_size(image_bytes(image)), default=0)
         if edge > limits.image_edge:
             detail = f"an edge of {edge} pixels, and more than {limits.many_images} images in the request"
-            yield Finding(at, detail, "B")
+            yield RuleBreach(at, detail, "B")
 
 
-def _forged(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
+def _forged(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[RuleBreach]:
     """Find wrong signatures; unless `strict` is set, only the simulator's own signatures are checked."""
     for turn in parsed.turns:
         nested = members(members(turn.body.get("reasoningContent")).get("reasoningText"))
@@ -161,47 +165,49 @@ def _forged(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Findin
         is_checked = signature.startswith(SIGNATURE_PREFIX) or limits.signatures == "strict"
         if reasoning and signature and is_checked and signature != sign(reasoning):
             at = f"{turn.at}.reasoningContent.reasoningText.signature"
-            yield Finding(at, "the signature does not fit the text", response=_BAD_SIGNATURE)
+            yield RuleBreach(at, "the signature does not fit the text", response=_BAD_SIGNATURE)
 
 
-def _versionless(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
+def _versionless(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[RuleBreach]:
     count = len(parsed.history)
     if count > limits.versionless_history and _AGENT.search(parsed.request.header("user-agent")):
-        yield Finding("conversationState.history", f"{count} messages from a KiroIDE without a version")
+        yield RuleBreach("conversationState.history", f"{count} messages from a KiroIDE without a version")
 
 
-def _too_long(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
+def _too_long(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[RuleBreach]:
     limit = limits.window or find_model(parsed.model).window
     if parsed.tokens > limit:
-        yield Finding("", f"about {parsed.tokens} tokens, more than {limit}")
+        yield RuleBreach("", f"the request has about {parsed.tokens} tokens; the model's window is {limit}")
 
 
-def _payload(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[Finding]:
+def _payload(parsed: KiroHttpRequest, limits: SimulatorLimits) -> Iterator[RuleBreach]:
     if parsed.tokens > limits.payload_tokens:
-        yield Finding("", f"about {parsed.tokens} tokens, more than {limits.payload_tokens} in one request")
+        yield RuleBreach(
+            "", f"the request has about {parsed.tokens} tokens; the limit of one request is {limits.payload_tokens}"
+        )
 
 
-def _bad_root(finding: Finding) -> ErrorResponse:
-    place = f"toolConfig.tools.{_tool_number(finding)}.toolSpec.inputSchema.json.type"
+def _bad_root(breach: RuleBreach) -> ErrorResponse:
+    place = f"toolConfig.tools.{_tool_number(breach)}.toolSpec.inputSchema.json.type"
     message = f"Bedrock error message: The value at {place} must be one of the following: object."
     return ErrorResponse(message, "TOOL_SCHEMA_INVALID")
 
 
-def _bad_union(finding: Finding) -> ErrorResponse:
+def _bad_union(breach: RuleBreach) -> ErrorResponse:
     message = (
-        f"Bedrock error message: tools.{_tool_number(finding)}.custom.input_schema: "
+        f"Bedrock error message: tools.{_tool_number(breach)}.custom.input_schema: "
         "input_schema does not support oneOf, allOf, or anyOf at the top level"
     )
     return ErrorResponse(message, "TOOL_SCHEMA_INVALID")
 
 
-def _tool_number(finding: Finding) -> str:
-    number = _TOOL_NUMBER.search(finding.at)
+def _tool_number(breach: RuleBreach) -> str:
+    number = _TOOL_NUMBER.search(breach.at)
     return number[1] if number else "0"
 
 
-def _bad_image(finding: Finding) -> ErrorResponse:
-    return ErrorResponse(finding.detail)
+def _bad_image(breach: RuleBreach) -> ErrorResponse:
+    return ErrorResponse(breach.detail)
 
 
 def _known(number: int, response: RuleResponse = ErrorResponse(), find: RuleCheck | None = None) -> RefusalRule:  # noqa: B008  immutable
@@ -253,7 +259,7 @@ RULES: tuple[RefusalRule, ...] = (
 
 
 def refusals(
-    request: HttpRequest, profile: Profile = "paranoid", limits: SimulatorLimits | None = None
+    request: HttpRequest, profile: StrictnessProfile = "paranoid", limits: SimulatorLimits | None = None
 ) -> Iterator[KiroRefusal]:
     """Yield every breach of the profile's rules by a generate request, in check order. The service sends the first."""
     limits = limits or SimulatorLimits()
@@ -262,23 +268,21 @@ def refusals(
         yield routed
         return
     grades, parsed = PROFILES[profile], KiroHttpRequest(request)
-    known: dict[int | None, list[Finding]] = {}
+    known: dict[int | None, list[RuleBreach]] = {}
     for name, at, detail in find_breaches(parsed, limits):
-        known.setdefault(GRADED_RULES[name].number, []).append(Finding(at, detail, GRADED_RULES[name].grade))
+        known.setdefault(GRADED_RULES[name].number, []).append(RuleBreach(at, detail, GRADED_RULES[name].grade))
     for rule in RULES:
-        for finding in (*known.get(rule.number, ()), *(rule.find(parsed, limits) if rule.find else ())):
-            grade = finding.grade or rule.grade
+        for breach in (*known.get(rule.number, ()), *(rule.find(parsed, limits) if rule.find else ())):
+            grade = breach.grade or rule.grade
             if grade in grades:
-                response = rule.response if isinstance(rule.response, ErrorResponse) else rule.response(finding)
-                yield KiroRefusal(
-                    rule.number, rule.title, grade, finding.at, finding.detail, finding.response or response
-                )
+                response = rule.response if isinstance(rule.response, ErrorResponse) else rule.response(breach)
+                yield KiroRefusal(rule.number, rule.title, grade, breach.at, breach.detail, breach.response or response)
         if parsed.problem and rule.number == 34:
             return  # without JSON, later rules have nothing to read
 
 
 def first_refusal(
-    request: HttpRequest, profile: Profile = "paranoid", limits: SimulatorLimits | None = None
+    request: HttpRequest, profile: StrictnessProfile = "paranoid", limits: SimulatorLimits | None = None
 ) -> KiroRefusal | None:
     """Return the refusal that the service would send, or None if it accepts the request."""
     return next(refusals(request, profile, limits), None)

@@ -18,9 +18,9 @@ from dragoman.simulator.kiro.refusals import (
     ErrorResponse,
     KiroHttpRequest,
     KiroRefusal,
-    Profile,
     Route,
     SimulatorLimits,
+    StrictnessProfile,
     protocol,
     route,
     sign,
@@ -30,8 +30,8 @@ from dragoman.simulator.kiro.tokens import TokenService
 from dragoman.simulator.model import ModelOutput, ModelPrompt, PromptTool, output_tokens, respond
 from dragoman.simulator.response import (
     BodyEnd,
+    BodyPiece,
     Pause,
-    Piece,
     Response,
     apply_pace,
     header_text,
@@ -42,9 +42,9 @@ from dragoman.simulator.response import (
 from dragoman.simulator.script import (
     ExceptionPart,
     FramePart,
-    Part,
     ReasoningPart,
     Script,
+    ScriptPart,
     ScriptPlayer,
     ScriptTurn,
     TextPart,
@@ -74,7 +74,7 @@ _STOP_REASONS = {
 }
 
 
-def _perform(parsed: KiroHttpRequest, turn: ScriptTurn, output: ModelOutput, conversation: str) -> Iterator[Piece]:
+def _perform(parsed: KiroHttpRequest, turn: ScriptTurn, output: ModelOutput, conversation: str) -> Iterator[BodyPiece]:
     """Yield every frame of the response stream. An exception frame ends the stream."""
     quirks, wraps = turn.quirks, "nested" in turn.quirks
     # A conversation grows between two requests, so the hash, and with it each call id, differs.
@@ -98,7 +98,7 @@ def _perform(parsed: KiroHttpRequest, turn: ScriptTurn, output: ModelOutput, con
 
 
 def _part_events(
-    part: Part, call_id: str, parsed: KiroHttpRequest, turn: ScriptTurn
+    part: ScriptPart, call_id: str, parsed: KiroHttpRequest, turn: ScriptTurn
 ) -> Iterator[tuple[str, Json] | Pause]:
     """Yield the name and payload of each event of one part of the reply."""
     model = parsed.model if parsed.model != "auto" else catalogue.DEFAULT_MODEL
@@ -149,12 +149,12 @@ _STREAM: Headers = (("content-type", "application/vnd.amazon.eventstream"),)
 class KiroService:
     """Handles requests of both wire protocols. One per simulator: it holds tokens, the script position and a count."""
 
-    def __init__(self, profile: Profile, script: Script, limits: SimulatorLimits) -> None:
+    def __init__(self, profile: StrictnessProfile, script: Script, limits: SimulatorLimits) -> None:
         self._profile = profile
         self._limits = limits
         self._tokens = TokenService(script.tokens)
         self._player = ScriptPlayer(script)
-        self._answered = 0
+        self._reply_count = 0
         self.max_body = limits.body_bytes
 
     def handle(self, request: HttpRequest) -> Response:
@@ -162,7 +162,7 @@ class KiroService:
         served = self._tokens.serve(request)
         if served is not None:
             return served
-        refused = self._tokens.refused(request)
+        refused = self._tokens.check_access(request)
         if refused is not None:
             return _refuse(request, refused, f"token: {refused.message}")
         routed = route(request)
@@ -177,7 +177,7 @@ class KiroService:
                 return _document(routed, catalogue.list_profiles())
             case "usage":
                 resource = request.parameter("resourceType") or text(KiroHttpRequest(request).top.get("resourceType"))
-                return _document(routed, catalogue.usage_limits(self._answered, resource or "AGENTIC_REQUEST"))
+                return _document(routed, catalogue.usage_limits(self._reply_count, resource or "AGENTIC_REQUEST"))
             case "mcp":
                 return _document(routed, _search_result(KiroHttpRequest(request).top))
 
@@ -194,7 +194,7 @@ class KiroService:
         turn = self._player.next()
         if turn.status != 200:
             return _scripted_refusal(request, turn)
-        self._answered += 1
+        self._reply_count += 1
         parsed = KiroHttpRequest(request)
         output = respond(read_prompt(parsed), turn.parts)
         conversation = text(parsed.state.get("conversationId")) or "sim-conversation"

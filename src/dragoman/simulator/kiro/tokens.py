@@ -51,7 +51,7 @@ class TokenService:
         endpoint = self._endpoints.get(request.path)
         return endpoint(request) if endpoint and request.method == "POST" else None
 
-    def refused(self, request: HttpRequest) -> ErrorResponse | None:
+    def check_access(self, request: HttpRequest) -> ErrorResponse | None:
         """Return the refusal of the request's access token; None if the token is valid."""
         scheme, _, token = request.header("authorization").partition(" ")
         token = token.strip()

@@ -23,8 +23,8 @@ from dragoman.store.interface import (
     Limit,
     LimitId,
     Repair,
-    Settled,
     Settlement,
+    SettlementResult,
     StoreUnavailable,
     UsageQuery,
     UsageRow,
@@ -40,7 +40,7 @@ from dragoman.store.windows import Calendar
 
 _BEAT_SECONDS = 1.0  # A heartbeat is written at most so often.
 _SWEEP_SECONDS = 60.0  # between two looks for rows of killed processes
-_LONG_DEAD_SECONDS = 60.0  # A process must be dead for so long before another one ends its rows.
+_LONG_DEAD_SECONDS = 60.0  # A process must be dead for this time before another one ends its rows.
 
 
 def _opened(connection: Connection | None) -> Connection:
@@ -65,7 +65,7 @@ class SqliteCore:
     ) -> None:
         self.folder = StoreFolder(folder, lock_seconds)
         self.calendar = Calendar(zone or "UTC")
-        self._is_zone_given = bool(zone)
+        self._has_configured_zone = bool(zone)
         self._clock = clock
         self._keys: Connection | None = None
         self._ledger: Connection | None = None
@@ -90,7 +90,7 @@ class SqliteCore:
             now = self._clock()
             applied = migrate(self.folder, KEYS, self._keys, now) + migrate(self.folder, LEDGER, self._ledger, now)
             self._limits = LimitCache(self._keys)
-            if not self._is_zone_given:
+            if not self._has_configured_zone:
                 with self.folder.read(LEDGER):
                     self.calendar = Calendar(maintenance.stored_zone(self._ledger))
             self._key_reader = self.folder.connect(KEYS, writes=False, cache_kib=256)
@@ -200,11 +200,11 @@ class SqliteCore:
         """Replace the limits of a scope. Their counters are computed when they are needed."""
         connection, now = _opened(self._keys), self._clock()
         with self.folder.write(connection, KEYS):
-            gone = key_table.put_limits(connection, scope, limits, now)
-        if gone:
+            removed_limits = key_table.put_limits(connection, scope, limits, now)
+        if removed_limits:
             # The limits are changed already. What stays behind if this fails does not count for another limit.
             with suppress(StoreUnavailable), self._write(now) as context:
-                maintenance.forget_counters(context.connection, gone)
+                maintenance.forget_counters(context.connection, removed_limits)
 
     # --- shares and the ledger
 
@@ -215,7 +215,7 @@ class SqliteCore:
         with self._live(now) as context:
             return [grant(context, request) for request in requests]
 
-    def settle(self, settlement: Settlement) -> Settled:
+    def settle(self, settlement: Settlement) -> SettlementResult:
         """Write rows, add what ended requests used, and set the shares of this process."""
         now = self._clock()
         self._register(now)
@@ -226,8 +226,8 @@ class SqliteCore:
                 sums = rows_table.sum_rows(ended, self.calendar)
                 rows_table.add_to_days(context.connection, sums)
                 add_used(context, sums)
-            set_shares(context, settlement.shares, settlement.taken)
-        return Settled(len(ended), self._limits.last_change)
+            set_shares(context, settlement.shares, settlement.minute_usage)
+        return SettlementResult(len(ended), self._limits.last_change)
 
     def usage(self, query: UsageQuery) -> list[UsageRow]:
         """Return sums of the ledger."""
@@ -248,7 +248,7 @@ class SqliteCore:
             yield self._ledger_reader
 
     def delete_before(self, moment: float, most: int) -> int:
-        """Delete at most so many old rows; return how many."""
+        """Delete at most `most` rows of requests that began before `moment`; return how many."""
         with self._write(self._clock()) as context:
             return rows_table.delete_before(context.connection, moment, most)
 

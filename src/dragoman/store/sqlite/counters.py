@@ -1,4 +1,4 @@
-"""What was used of limits, as SQL on a connection to `ledger.db`, and the values that every write needs.
+"""The used amounts of limits, as SQL on a connection to `ledger.db`, and the values that every write needs.
 
 A counter belongs to a window and to the change with which its limit was made. A counter that is missing, or belongs to
 another window or change, is unknown, not zero: it is computed from the table of days, once and absolute. So it does not
@@ -73,7 +73,7 @@ _UNLIMITED = _ScopeLimits({}, {})
 
 
 class WriteContext:
-    """What one write transaction needs: a connection to `ledger.db`, the limits, the time, and this process."""
+    """The values of one write transaction: a connection to `ledger.db`, the limits, the time, and this process."""
 
     def __init__(
         self, connection: Connection, limits: LimitCache, calendar: Calendar, now: float, process: int
@@ -120,7 +120,7 @@ def _by_limit(context: WriteContext, sums: DaySums) -> dict[tuple[str, Span, int
 
 
 def scopes_of(key: str, owner: str) -> Iterator[str]:
-    """Yield the scopes whose limits apply to a request."""
+    """Yield the scopes whose limits apply to a request with this key and owner, such as `key:ID` and `all`."""
     yield f"key:{key}"
     if owner:
         yield f"owner:{owner}"

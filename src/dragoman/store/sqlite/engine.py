@@ -18,8 +18,8 @@ from dragoman.store.interface import (
     Limit,
     LimitId,
     Repair,
-    Settled,
     Settlement,
+    SettlementResult,
     UsageQuery,
     UsageRow,
 )
@@ -101,7 +101,7 @@ class SqliteStore:
         """Enlarge shares of this process."""
         return await self._write(partial(self.core.grant, requests))
 
-    async def settle(self, settlement: Settlement) -> Settled:
+    async def settle(self, settlement: Settlement) -> SettlementResult:
         """Write rows, add what ended requests used, and set the shares of this process."""
         return await self._write(partial(self.core.settle, settlement))
 
@@ -114,7 +114,7 @@ class SqliteStore:
         return await asyncio.to_thread(self.core.requests, key, since, most)
 
     async def delete_before(self, moment: float, most: int = 1000) -> int:
-        """Delete at most so many rows of requests that began before; return how many."""
+        """Delete at most `most` rows of requests that began before `moment`; return how many."""
         return await self._write(partial(self.core.delete_before, moment, most))
 
     async def used(self, limit: LimitId) -> tuple[int, int]:

@@ -79,7 +79,7 @@ def limits_of(connection: Connection, scopes: Sequence[str]) -> list[StoredLimit
 
 
 def put_limits(connection: Connection, scope: str, limits: Sequence[Limit], now: float) -> list[LimitId]:
-    """Replace all limits of a scope; return the ids of those that are gone. Raises LocalMisuse."""
+    """Replace all limits of a scope; return the ids of those that were removed. Raises LocalMisuse."""
     _check_limits(scope, limits)
     before = limits_of(connection, (scope,))
     since = {each.limit.span: each.since for each in before}

@@ -1,7 +1,8 @@
 """The rows of the ledger and their sums by day, as SQL on a connection to `ledger.db`.
 
-A row is inserted, or replaces an open row of the same request; an ended row never changes. So a row that is settled
-again changes nothing, and only rows that changed something are added to the sums, in the same transaction.
+`write_rows` inserts the row of a request or replaces its open row, and never changes an ended row. A row that is
+written a second time therefore changes nothing. Only rows that were really written are added to the sums, in the same
+transaction.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ IN_WINDOW = "state = 'ended' AND opened_at >= ? AND opened_at < ?"
 
 @lru_cache(8)
 def _insert_statement(process: int, count: int) -> str:
-    """Return the statement that writes so many rows of a process."""
+    """Return the statement that writes `count` rows of a process."""
     updates = ", ".join(f"{name} = excluded.{name}" for name in _FIELDS if name != "request_id")
     row = f"({', '.join('?' * len(_FIELDS))}, {process:d})"
     return f"""INSERT INTO ledger ({_COLUMNS}, process) VALUES {", ".join([row] * count)}
@@ -142,7 +143,7 @@ def add_to_days(connection: Connection, sums: DaySums) -> None:
 
 
 def delete_before(connection: Connection, moment: float, most: int) -> int:
-    """Delete at most so many ended rows of requests that were opened before a moment; return how many."""
+    """Delete at most `most` ended rows of requests that were opened before `moment`; return how many."""
     oldest = "SELECT request_id FROM ledger WHERE opened_at < ? AND state = 'ended' ORDER BY opened_at LIMIT ?"
     count = connection.execute(f"DELETE FROM ledger WHERE request_id IN ({oldest})", (moment, most)).rowcount
     if count and moment > deleted_before(connection):

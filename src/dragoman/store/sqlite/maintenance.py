@@ -1,4 +1,4 @@
-"""Checks and repairs of `ledger.db`: rows of killed processes, sums that are not those of the rows, time zones."""
+"""Check and repair `ledger.db`: end rows of killed processes, correct sums, follow a change of the time zone."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _FROM_DAYS = f"SELECT {_GROUPS} FROM usage_day WHERE day = ?"
 
 
 def sweep(context: WriteContext, live_seconds: float) -> int:
-    """End open rows of processes without a sign of work for so long; return how many, at most STEP.
+    """End the open rows of processes without a heartbeat in the last `live_seconds`; return how many, at most STEP.
 
-    Each is charged what it had reserved, and the share of its process becomes smaller by that. What else the share has
-    stays until its window ends.
+    Each row is charged what its request had reserved, and the share of its process becomes smaller by that. The rest of
+    the share stays until its window ends.
     """
     connection = context.connection
     sql = "SELECT id FROM process WHERE heartbeat > ?"
@@ -85,7 +85,7 @@ def _charge_share(context: WriteContext, row: LedgerRow, process: int) -> None:
 
 
 def _remove_dead(context: WriteContext, live: list[int]) -> None:
-    """Delete shares of killed processes that count no more, and processes that have nothing left."""
+    """Delete shares of killed processes that no longer count, and killed processes without shares and open rows."""
     ids = ", ".join(map(str, live)) or "-1"
     dead = f"process NOT IN ({ids})"
     use_minute_shares(context, dead)
@@ -255,9 +255,9 @@ def _sum_problems(keys: Connection, ledger: Connection, calendar: Calendar, now:
         yield f"the counter of {scope} a {span} is not the sum of its days: run `dragoman store repair`."
 
 
-def forget_counters(connection: Connection, gone: list[LimitId]) -> None:
-    """Delete what only limits need that are gone."""
-    for scope, resource, span in gone:
+def forget_counters(connection: Connection, removed_limits: list[LimitId]) -> None:
+    """Delete the shares and counters of limits that were removed."""
+    for scope, resource, span in removed_limits:
         connection.execute("DELETE FROM share WHERE scope = ? AND resource = ? AND span = ?", (scope, resource, span))
         if span == "minute":
             connection.execute("DELETE FROM used_minute WHERE scope = ? AND resource = ?", (scope, resource))

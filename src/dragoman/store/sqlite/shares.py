@@ -28,22 +28,22 @@ def grant(context: WriteContext, request: GrantRequest) -> Grant:
         return Grant(0, -1, 0, context.now, context.now)
     window = context.window(stored.limit.span)
     used, at = _used(context, stored)
-    own, held = _shares(context, stored)
-    left = stored.limit.amount - used - held
+    own, in_shares = _shares(context, stored)
+    unreserved = stored.limit.amount - used - in_shares
     # What this process used beyond its share was counted as used, so the share may grow to zero for nothing.
-    usable = left + max(0, -own)
+    usable = unreserved + max(0, -own)
     amount = 0
     if usable >= request.need:
-        most = max(request.need, left // (2 * max(1, len(context.live))))
+        most = max(request.need, unreserved // (2 * max(1, len(context.live))))
         amount = max(0, min(max(request.want, request.need), most))
     if amount:
         context.connection.execute(_PUT, (*request.limit, context.process, window.begins, own + amount))
-        left -= max(0, own + amount) - max(0, own)
+        unreserved -= max(0, own + amount) - max(0, own)
     if stored.limit.span in CALENDAR_SPANS:
-        return Grant(amount, stored.limit.amount, max(0, left), window.begins, window.ends)
+        return Grant(amount, stored.limit.amount, max(0, unreserved), window.begins, window.ends)
     missing = used if amount else min(used, request.need - usable)
     renews_at = at + refill_time(missing, stored.limit.amount) if missing else context.now
-    return Grant(amount, stored.limit.amount, max(0, left), context.now, max(context.now, renews_at))
+    return Grant(amount, stored.limit.amount, max(0, unreserved), context.now, max(context.now, renews_at))
 
 
 def _used(context: WriteContext, stored: StoredLimit) -> tuple[int, float]:
@@ -67,35 +67,35 @@ def _minute(context: WriteContext, stored: StoredLimit) -> tuple[int, float]:
 
 def _shares(context: WriteContext, stored: StoredLimit) -> tuple[int, int]:
     """Return the share of this process, and what counts of the shares of all processes."""
-    own = held = 0
+    own = in_shares = 0
     begins, only_live = context.window(stored.limit.span).begins, stored.limit.span == "now"
     for process, share_begins, amount in context.connection.execute(_SELECT, stored.limit.id):
         if share_begins == begins and (not only_live or process in context.live):
-            held += max(0, amount)
+            in_shares += max(0, amount)
             if process == context.process:
                 own = amount
-    return own, held
+    return own, in_shares
 
 
-def set_shares(context: WriteContext, shares: Mapping[LimitId, int], taken: Mapping[LimitId, int]) -> None:
-    """Set the shares of this process to what it reports, and count what it took of limits a minute."""
+def set_shares(context: WriteContext, shares: Mapping[LimitId, int], minute_usage: Mapping[LimitId, int]) -> None:
+    """Set the shares of this process to what it reports, and count what its requests reserved of limits a minute."""
     for limit, amount in shares.items():
         stored = context.limits.find(limit)
         if stored is None:
             context.connection.execute(_DELETE, (*limit, context.process))
         elif limit[2] == "minute":
             own, _ = _shares(context, stored)
-            _take(context, stored, taken.get(limit, own - amount))
+            _count_minute_usage(context, stored, minute_usage.get(limit, own - amount))
             context.connection.execute(_PUT, (*limit, context.process, 0.0, amount))
         else:
             begins = context.window(stored.limit.span).begins
             context.connection.execute(_SET, (*limit, context.process, begins, amount))
-    for limit, amount in taken.items():
+    for limit, amount in minute_usage.items():
         if limit not in shares and (stored := context.limits.find(limit)) is not None:
-            _take(context, stored, amount)
+            _count_minute_usage(context, stored, amount)
 
 
-def _take(context: WriteContext, stored: StoredLimit, amount: int) -> None:
+def _count_minute_usage(context: WriteContext, stored: StoredLimit, amount: int) -> None:
     if amount:
         used, at = _minute(context, stored)
         put_minute(context, stored, max(0, used + amount), at)

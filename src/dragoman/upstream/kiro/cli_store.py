@@ -13,11 +13,19 @@ from pathlib import Path
 from dragoman.upstream.credentials import CredentialFault, MissingCredential
 from dragoman.upstream.kiro.atomic_files import find_pending, lock_path, write_error, write_pending
 from dragoman.upstream.kiro.stores import is_superseded, version_of
-from dragoman.upstream.kiro.token import Document, Kind, Token, first_text, parse_token, region_of_arn, update_document
+from dragoman.upstream.kiro.token import (
+    Document,
+    LoginKind,
+    Token,
+    first_text,
+    parse_token,
+    region_of_arn,
+    update_document,
+)
 from dragoman.wire import jsonio
 
 # kiro-cli itself misspells `oidc` as `odic`.
-_KEYS: dict[str, Kind] = {
+_KEYS: dict[str, LoginKind] = {
     "kirocli:social:token": "social",
     "kirocli:odic:token": "idc",
     "kirocli:oidc:token": "idc",
@@ -170,7 +178,7 @@ class CliStore:
         try:
             return self._readable("mode=rw")  # rolls back the unfinished write of a killed process
         except sqlite3.OperationalError:
-            if _journal(self.path).exists():
+            if _rollback_journal(self.path).exists():
                 raise
         return self._connect("immutable=1")  # the only mode for a write-ahead log on a read-only mount
 
@@ -188,7 +196,7 @@ class CliStore:
         return sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT, isolation_level=None)
 
 
-def _journal(path: Path) -> Path:
+def _rollback_journal(path: Path) -> Path:
     """Return the path of the rollback journal, which exists during a write or after an interrupted one."""
     path = path.resolve()
     return path.with_name(f"{path.name}-journal")

@@ -108,6 +108,7 @@ class KiroCredential:
 
     @property
     def expires_at(self) -> float | None:
+        """When the token expires, in seconds of the epoch; None if it is not loaded or does not expire."""
         return self._token.expires_at if self._token else None
 
     async def sign(self, request: HttpRequest) -> HttpRequest:
@@ -124,7 +125,7 @@ class KiroCredential:
             request = with_profile(request, arn) if arn else request
         return with_headers(request, (*headers, ("amz-sdk-invocation-id", str(uuid4()))))
 
-    async def refused(self, status: int, request: HttpRequest | None = None) -> bool:
+    async def on_refusal(self, status: int, request: HttpRequest | None = None) -> bool:
         """Renew a token that the service refused; `request`, as it was signed, shows which token that was.
 
         Do not call it for accounts that are suspended or out of quota: a new token does not help them. Raises
@@ -195,6 +196,7 @@ class KiroCredential:
                     await self._stored()
 
     def describe(self) -> dict[str, Json]:
+        """Return the state of the login for a status page: its source, kind, expiry and problem."""
         try:
             token = self._token or self._store.load()
         except CredentialFault as fault:
@@ -221,6 +223,7 @@ class KiroCredential:
         }
 
     def secrets(self) -> list[SecretText]:
+        """Return the secrets of the token, and of the one that could not be stored."""
         tokens = [token for token in (self._token, self._base) if token is not None]
         return [each for token in tokens for each in (token.access, token.refresh, token.client_secret) if each]
 
@@ -354,7 +357,7 @@ class KiroCredential:
             raise CredentialFault(f"the service did not respond within {_TIMEOUT:.0f} s.", is_permanent=False) from None
         except CredentialFault:
             raise
-        except DragomanError as error:  # of the network, or an answer that is no HTTP
+        except DragomanError as error:  # of the network, or a response that is not HTTP
             raise CredentialFault(f"the service cannot be reached: {error}", is_permanent=False) from None
 
     def _endpoints(self, token: Token) -> Endpoints:

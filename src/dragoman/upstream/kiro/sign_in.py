@@ -165,7 +165,7 @@ _MAX_LIFETIME = 900.0
 
 
 class LoginPrompt(Struct, frozen=True):
-    """What the user must do: open `url`, which contains the code, or open `page` and type `code`."""
+    """The instructions for the user: open `url`, which contains the code, or open `page` and type `code`."""
 
     url: str
     page: str

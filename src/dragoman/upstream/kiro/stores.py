@@ -58,15 +58,18 @@ class ApiKeyStore:
         self._token = parse_token({"api_key": key.reveal()}, "the API key", "api_key")
 
     def load(self) -> Token:
+        """Return the key as a token."""
         return self._token
 
     def version(self) -> object:
+        """Return None: the key never changes."""
         return None
 
     def prepare(self) -> None:
-        pass
+        """Do nothing: a key is not refreshed."""
 
     def save(self, token: Token, previous: Token) -> Token:
+        """Raise CredentialFault: a key is not refreshed."""
         raise CredentialFault("an API key cannot be refreshed.")
 
 

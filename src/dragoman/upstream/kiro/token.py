@@ -1,7 +1,7 @@
 """A Kiro token as a value, read from and written to the formats of the Kiro IDE, kiro-cli and Dragoman. Pure.
 
-The IDE writes camelCase, kiro-cli snake_case; Dragoman's format is that of document 000 (docs/mission.md). The hosts of
-the sign-in services and of the service itself are here too.
+The IDE writes camelCase, kiro-cli snake_case; docs/dialects/kiro.md#hosts-and-logins has Dragoman's format. The hosts
+of the sign-in services and of the service itself are here too.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ class Endpoints(Struct, frozen=True):
         return template.replace("{region}", region)
 
 
-Kind: TypeAlias = Literal["social", "idc", "external_idp", "api_key"]
+LoginKind: TypeAlias = Literal["social", "idc", "external_idp", "api_key"]
 Document: TypeAlias = dict[str, Json]
 
 _NONE: Final = SecretText()
 _PRINTABLE = re.compile(r"[\x21-\x7e]+")  # the characters of one word in a header
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, LoginKind] = {
     "social": "social",
     "google": "social",
     "github": "social",
@@ -108,7 +108,7 @@ _MILLISECONDS = 1e11  # an epoch number above this counts milliseconds
 class Token(Struct, frozen=True, kw_only=True):
     """One login. `region` is the region of its sign-in service, `api_region` the region of the Kiro service."""
 
-    kind: Kind
+    kind: LoginKind
     access: SecretText
     refresh: SecretText = _NONE
     expires_at: float | None = None
@@ -155,7 +155,7 @@ def first_text(document: Mapping[str, Json], *names: str) -> str:
     return ""
 
 
-def parse_token(document: Mapping[str, Json], where: str, kind: Kind | None = None, slot: str = "") -> Token:
+def parse_token(document: Mapping[str, Json], where: str, kind: LoginKind | None = None, slot: str = "") -> Token:
     """Return the token of a document in any of the formats.
 
     Raises CredentialFault, whose message names `where` and never quotes the document.
@@ -188,7 +188,7 @@ def parse_token(document: Mapping[str, Json], where: str, kind: Kind | None = No
     )
 
 
-def _kind(document: Mapping[str, Json]) -> Kind:
+def _kind(document: Mapping[str, Json]) -> LoginKind:
     method = first_text(document, "authMethod", "auth_method").lower()
     if method in _KINDS:
         return _KINDS[method]
@@ -261,7 +261,7 @@ def _same_form(old: Json, moment: float) -> Json:
 
 
 def render_token(token: Token) -> Document:
-    """Return the token in Dragoman's format: the fields of document 000, and those that a refresh needs."""
+    """Return the token in Dragoman's format, with the fields that a refresh needs; empty fields are left out."""
     document: Document = {
         "type": "kiro",
         "auth_method": token.kind,

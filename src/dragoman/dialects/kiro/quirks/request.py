@@ -153,7 +153,7 @@ _IN_CALL: EventKinds = _IDLE | {ev.BlockEnded}
 class ReportMissingEnd(Filter):
     """Add a note about a stream that may have been cut.
 
-    One without a contextUsageEvent may have been cut (docs/decisions/answers.md#d7), and its counts are estimates
+    One without a contextUsageEvent may have been cut (docs/decisions/responses.md#d7), and its counts are estimates
     (docs/decisions/kiro.md#d15). A call without a `stop` was cut, even if other events follow it.
     """
 

@@ -1,6 +1,6 @@
 """Filters that fit tool results and turns to Kiro. Pure, except that they log problems of results.
 
-Every tool result becomes text, and every problem with its content is noted and logged (docs/mission.md, document 000).
+Every tool result becomes text, and every problem with its content is noted and logged (docs/mission.md, rows of 000).
 The parsers have already flattened the content (docs/decisions/content.md#d1, #d2); the filter handles the parts that
 they could not turn into text. The log has the path and the call id, never content.
 """

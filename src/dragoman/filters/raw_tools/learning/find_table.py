@@ -45,7 +45,7 @@ class CallLayout(Struct, frozen=True):
 
 
 def layout_of(text: str, call: ProbeCall) -> CallLayout | None:
-    """Find the name, the keys and the values of a call, in this order; None if one is missing."""
+    """Return where the name, the keys and the values of a call are in a text; None if they are not there in order."""
     (key, value), (next_key, next_value) = call.arguments.items()
     key_at = text.find(key)
     name_at = text.rfind(call.name, 0, max(key_at, 0))

@@ -23,7 +23,7 @@ CODEX = "<environment_context>\n<cwd>/home</cwd> use Bash\n</environment_context
 
 
 @pytest.mark.parametrize(
-    ("text", "answer"),
+    ("text", "response"),
     [
         ("Say hi", "hi"),
         (f"{REMINDER}\n\nSay hi", "hi"),
@@ -40,9 +40,9 @@ CODEX = "<environment_context>\n<cwd>/home</cwd> use Bash\n</environment_context
         (REMINDER, f"You said: {REMINDER}"),
     ],
 )
-def test_only_the_users_own_last_words_ask_for_a_call(text: str, answer: str) -> None:
+def test_only_the_users_own_last_words_ask_for_a_call(text: str, response: str) -> None:
     reply = respond(ModelPrompt(text=text, tools=CLAUDE_TOOLS))
-    assert (reply.parts, reply.stop) == ((TextPart(answer),), StopReason.END)
+    assert (reply.parts, reply.stop) == ((TextPart(response),), StopReason.END)
 
 
 @pytest.mark.parametrize("text", ["Use Bash", "could you run Bash?", f"{REMINDER}\nPlease try Bash", 'Bash {"a": 1}'])
@@ -65,7 +65,7 @@ def test_the_model_says_what_it_is_and_can_do(text: str) -> None:
         (ModelPrompt(results=("sunny",), thinks=True), "A tool has answered."),
     ],
 )
-def test_it_thinks_about_what_was_asked(prompt: ModelPrompt, thought: str) -> None:
+def test_the_model_thinks_about_the_users_last_words(prompt: ModelPrompt, thought: str) -> None:
     assert respond(prompt).parts[0] == ReasoningPart(thought)
 
 

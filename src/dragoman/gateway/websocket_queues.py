@@ -1,4 +1,4 @@
-"""The lanes of a WebSocket session: each answers one message at a time, as a request of the pipeline.
+"""The queues of a WebSocket session: each answers one message at a time, as a request of the pipeline.
 
 After a response the session remembers its items as JSON text (`session_memory`). A message that continues it by
 `previous_response_id` sends only new items; the whole conversation goes to the upstream, whatever the request says
@@ -17,14 +17,14 @@ from msgspec import structs
 from dragoman.dialects.base import SYSTEM_ENVIRONMENT
 from dragoman.dialects.kit.values import members, text
 from dragoman.gateway.inner_exchange import Handle, InnerExchange, inner_request, input_items, run_inner
-from dragoman.gateway.session_memory import Remembered, SessionMemory
+from dragoman.gateway.session_memory import SessionMemory, StoredTurns
 from dragoman.http.exchange import HttpExchange
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers
 from dragoman.wire.jsonio import Json, Raw
 from dragoman.wire.sse import SseDecoder
 
-MAX_WAITING = 1  # messages of a lane that may wait while one is answered
+MAX_WAITING = 1  # messages of a queue that may wait while another is answered
 _ENDS = frozenset({"response.completed", "response.incomplete"})
 _OF_HANDSHAKE = ("connection", "upgrade", "sec-websocket-")
 _NO_EVENT = b"[DONE]"  # some services end a stream so
@@ -34,11 +34,11 @@ class ResponseIncomplete(Exception):
     """The pipeline ended without a whole response: a bug."""
 
 
-class LaneOwner(Protocol):
-    """The session of a lane."""
+class QueueOwner(Protocol):
+    """The session of a queue."""
 
     exchange: HttpExchange
-    remembered: SessionMemory
+    session_memory: SessionMemory
     is_stopping: bool
 
     def send_event(self, data: bytes) -> None:
@@ -51,10 +51,10 @@ class LaneOwner(Protocol):
         """Count more or fewer bytes of items with which messages continue."""
 
 
-class Lane:
+class MessageQueue:
     """Messages with one `stream_id`, answered in their order. It ends when none waits."""
 
-    def __init__(self, owner: LaneOwner, stream_id: str, handle: Handle) -> None:
+    def __init__(self, owner: QueueOwner, stream_id: str, handle: Handle) -> None:
         self.stream_id = stream_id
         # Messages, and the fields of each; None if it is no JSON object.
         self.waiting: deque[tuple[bytes, dict[str, Raw] | None]] = deque()
@@ -95,7 +95,7 @@ class Lane:
             self.is_new = False
             self._owner.release(message)  # the request that it becomes counts it
             if fields is None:
-                await self._answer(message, None)  # it gets the error of a body that is no JSON
+                await self._run_request(message, None)  # it gets the error of a body that is no JSON
             else:
                 del message
                 await self._create(fields)
@@ -105,17 +105,17 @@ class Lane:
         if items is None:  # of another form: the request gets the error of its form
             items = b""
         elif bytes(fields.pop("generate", Raw(b"true"))) == b"false":
-            self._prepare_only(fields, Remembered("", items, base))
+            self._prepare_only(fields, StoredTurns("", items, base))
             return
         else:
             fields["input"] = Raw(b"[%b]" % items)
-        has_conversation = _is_given(fields.get("conversation"))  # its items are known to the upstream only
+        has_conversation = _is_set(fields.get("conversation"))  # its items are known to the upstream only
         fields["stream"] = Raw(b"true")
         body = jsonio.encode(fields)
         fields.clear()  # a stream may last long
         self._owner.hold_items(len(items))
         try:
-            await self._answer(body, None if has_conversation else Remembered("", items, base))
+            await self._run_request(body, None if has_conversation else StoredTurns("", items, base))
         finally:
             self._owner.hold_items(-len(items))
 
@@ -126,9 +126,9 @@ class Lane:
         string.
         """
         items, previous = input_items(fields.get("input")), fields.get("previous_response_id")
-        if items is None or previous is None or not _is_given(previous):
+        if items is None or previous is None or not _is_set(previous):
             return items, None
-        known = self._owner.remembered.find(id(self._owner), jsonio.try_decode(bytes(previous)))
+        known = self._owner.session_memory.find(id(self._owner), jsonio.try_decode(bytes(previous)))
         if known is None:
             return items, previous
         if known.base is None:
@@ -137,7 +137,7 @@ class Lane:
             fields["previous_response_id"] = known.base
         return b",".join(filter(None, (known.items, items))), known.base
 
-    def _prepare_only(self, fields: dict[str, Raw], prepared: Remembered) -> None:
+    def _prepare_only(self, fields: dict[str, Raw], prepared: StoredTurns) -> None:
         """Answer a message with `generate: false`, which only prepares the next one; no upstream is asked."""
         response_id = SYSTEM_ENVIRONMENT.new_id("resp_")
         response: dict[str, Any] = {"id": response_id, "object": "response", "model": fields.get("model")}
@@ -145,9 +145,9 @@ class Lane:
         for number, (kind, status) in enumerate((("created", "in_progress"), ("completed", "completed"))):
             event = {"type": f"response.{kind}", "sequence_number": number, "response": {**response, "status": status}}
             self.send_event(jsonio.encode(event))
-        self._remember(structs.replace(prepared, response_id=response_id))
+        self._store(structs.replace(prepared, response_id=response_id))
 
-    async def _answer(self, body: bytes, sent: Remembered | None) -> None:
+    async def _run_request(self, body: bytes, sent: StoredTurns | None) -> None:
         """Answer one message in a task of its own, which the end of the session cancels. Raises ResponseIncomplete."""
         running = self._running = MessageExchange.of(self._owner.exchange, self, body)
         running.paused = self._owner.exchange.paused
@@ -162,30 +162,30 @@ class Lane:
             output = response.get("output")
             more = b",".join(map(jsonio.encode, output)) if isinstance(output, list) else b""
             items = b",".join(filter(None, (sent.items, more)))
-            self._remember(Remembered(text(response.get("id")), items, sent.base))
+            self._store(StoredTurns(text(response.get("id")), items, sent.base))
 
-    def _remember(self, remembered: Remembered) -> None:
-        self._owner.remembered.keep(id(self._owner), remembered)
+    def _store(self, turns: StoredTurns) -> None:
+        self._owner.session_memory.keep(id(self._owner), turns)
 
 
-def _is_given(value: Raw | None) -> bool:
+def _is_set(value: Raw | None) -> bool:
     return value is not None and bytes(value) != b"null"
 
 
 class MessageExchange(InnerExchange, kw_only=True, eq=False):
-    """One message of a lane as a request, and its response, whose events become text frames."""
+    """One message of a queue as a request, and its response, whose events become text frames."""
 
-    lane: Lane
+    queue: MessageQueue
     decoder: SseDecoder
     final: bytes = b""  # the last event of a complete response
 
     @classmethod
-    def of(cls, outer: HttpExchange, lane: Lane, body: bytes) -> MessageExchange:
+    def of(cls, outer: HttpExchange, queue: MessageQueue, body: bytes) -> MessageExchange:
         """Return the exchange of a message: a POST with the headers of the handshake."""
         request = inner_request(outer.request, outer.request.path, body, _OF_HANDSHAKE)
         now = asyncio.get_running_loop().time()
         decoder = SseDecoder(sys.maxsize)  # what a response may hold is limited where it is made
-        return cls(request, outer.target, "1.1", now, client=outer.client, lane=lane, decoder=decoder)
+        return cls(request, outer.target, "1.1", now, client=outer.client, queue=queue, decoder=decoder)
 
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
         """Send an error. A message always asks for a stream, so a whole response is one."""
@@ -195,7 +195,7 @@ class MessageExchange(InnerExchange, kw_only=True, eq=False):
         error = members(jsonio.try_decode(body)).get("error")
         shown: dict[str, Json] = {name: value for name, value in headers if name in ("retry-after", "x-should-retry")}
         event: Json = {"type": "error", "status": status, "error": error, **({"headers": shown} if shown else {})}
-        self.lane.send_event(jsonio.encode(event))
+        self.queue.send_event(jsonio.encode(event))
 
     def head(self, status: int, headers: Headers) -> None:
         self.is_started = True
@@ -207,7 +207,7 @@ class MessageExchange(InnerExchange, kw_only=True, eq=False):
         for frame in self.decoder.feed(data):
             if frame.data == _NO_EVENT:
                 continue
-            self.lane.send_event(frame.data)
+            self.queue.send_event(frame.data)
             # A service without `event:` lines has the type in the data only.
             if (frame.kind or text(members(jsonio.try_decode(frame.data)).get("type"))) in _ENDS:
                 self.final = frame.data
